@@ -1,0 +1,3 @@
+"""ddops: prove, deploy, trace and withdraw."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,5 @@
+"""`python -m ddops`."""
+
+from ddops.cli import main
+
+main()

@@ -1,0 +1,148 @@
+"""What commands share: project, settings, inventory, transports, ledger; each made when asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ddops.command import Redactor, Secret
+from ddops.config import Project, Settings, find_project, load_settings, lookup, resolve_secret
+from ddops.errors import DdopsError, ExitCode, PartialError
+from ddops.events import Event, Level, Reporter, TextReporter
+
+if TYPE_CHECKING:
+    from ddops.inventory import Host, Inventory, Selection
+    from ddops.lab import Lab
+    from ddops.ledger import Ledger
+    from ddops.transport import ConnectPolicy, SshTarget, Transport
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class App:
+    """One run of the program. Nothing is read before a command asks for it."""
+
+    def __init__(self, start: str, *, verbose: int, quiet: bool) -> None:
+        self._start = Path(start)
+        self.redactor = Redactor()
+        self.report: Reporter = TextReporter(
+            sys.stderr, self.redactor, verbose=verbose > 0, quiet=quiet
+        )
+        self._quiet = quiet
+        self._open: list[Transport] = []
+
+    @cached_property
+    def project(self) -> Project:
+        return find_project(self._start)
+
+    @cached_property
+    def settings(self) -> Settings:
+        settings = load_settings(self.project)
+        for warning in settings.warnings:
+            self.warn(warning)
+        return settings
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        from ddops.inventory import load
+
+        return load(self.project)
+
+    @cached_property
+    def policy(self) -> ConnectPolicy:
+        from ddops.transport import ConnectPolicy
+
+        return ConnectPolicy(
+            concurrent=self.settings.connects, timeout_s=self.settings.connect_timeout_s
+        )
+
+    def select(
+        self, targets: Sequence[str], limit: Sequence[str] = (), exclude: Sequence[str] = ()
+    ) -> Selection:
+        from ddops.inventory import resolve
+
+        return resolve(self.inventory, list(targets), limit=list(limit), exclude=list(exclude))
+
+    def transport(self, host: Host) -> Transport:
+        """A transport to the host; closed with the program."""
+        from ddops.transport.ssh import SshTransport
+
+        made = SshTransport(self.ssh_target(host), self.policy)
+        self._open.append(made)
+        return made
+
+    def ssh_target(self, host: Host) -> SshTarget:
+        from ddops.transport import SshTarget
+
+        config = self.project.root / Path(host.ssh_config).expanduser() if host.ssh_config else None
+        return SshTarget(host.name, host.ssh, config, host.pins.host_key)
+
+    def lookup(self, name: str) -> Path:
+        return lookup(self.project, name)
+
+    def resolve(self, reference: str) -> Secret:
+        """Fetch a secret; from now on every sink masks it."""
+        return self.redactor.add(resolve_secret(reference, base=self.project.root))
+
+    def ledger(self, *, readonly: bool = False) -> Ledger:
+        from ddops.ledger import Ledger
+
+        return Ledger.open(self.settings.ledger_path, redactor=self.redactor, readonly=readonly)
+
+    def lab(self) -> Lab:
+        from ddops.config import paths
+        from ddops.lab import Lab, LabPaths
+
+        return Lab(LabPaths(self.project.lab), self.lookup, paths().cache, self.report)
+
+    def fan_out(self, items: Sequence[T], work: Callable[[T], R]) -> list[tuple[T, R | Exception]]:
+        from ddops.transport import fan_out
+
+        return fan_out(items, work, parallel=self.settings.parallel)
+
+    def louder(self, _times: int) -> None:
+        """`-v` behind the command: detail from here on."""
+        self.report = TextReporter(sys.stderr, self.redactor, verbose=True, quiet=self._quiet)
+
+    def say(self, message: str, host: str = "") -> None:
+        self.report.emit(Event("cli", message, host))
+
+    def warn(self, message: str, host: str = "") -> None:
+        self.report.emit(Event("cli", message, host, Level.WARN))
+
+    def close(self) -> None:
+        for transport in self._open:
+            transport.close()
+
+
+def end_together(outcomes: Sequence[tuple[str, object]], report: Reporter) -> None:
+    """Raise what several hosts' outcomes come to: the one error, or `PartialError`.
+
+    All hosts failing alike keeps their common exit code; any mixture is 9. The errors are told
+    here, host by host.
+    """
+    errors = [(name, e) for name, e in outcomes if isinstance(e, Exception)]
+    if not errors:
+        return
+    for _, error in errors:
+        if not isinstance(error, DdopsError):
+            raise error
+    if len(outcomes) == 1:
+        raise errors[0][1]
+    for name, error in errors:
+        assert isinstance(error, DdopsError)  # noqa: S101 - looked at above
+        for line in error.lines():
+            report.emit(Event("outcome", line, "" if line.startswith(name) else name, Level.ERROR))
+    codes = {e.exit_code for _, e in errors if isinstance(e, DdopsError)}
+    done = len(outcomes) - len(errors)
+    summary = PartialError(
+        f"{len(errors)} of {len(outcomes)} hosts failed: {', '.join(n for n, _ in errors)}",
+        why=f"{done} went through" if done else "",
+    )
+    if done == 0 and len(codes) == 1:
+        summary.exit_code = ExitCode(codes.pop())
+    raise summary

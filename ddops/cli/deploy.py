@@ -1,0 +1,171 @@
+"""`ddops deploy`."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+import click
+
+from ddops.cli.app import App, end_together
+from ddops.cli.options import as_json, confirm, targets, yes
+from ddops.cli.output import emit_json, emit_table
+from ddops.clock import SystemClock
+from ddops.deploy import (
+    Outcome,
+    Settings,
+    Stop,
+    Tools,
+    deploy_service,
+    on_interrupt,
+    plan_release,
+    port_of,
+)
+from ddops.inventory import Host, Profile, Service, one_service_per_host
+from ddops.model import short
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One service on one host with the profile it is deployed with."""
+
+    host: Host
+    service: Service
+    profile: Profile
+
+
+@click.command()
+@targets(required=True)
+@click.option("--profile", metavar="NAME", help="Another launch profile than the service's own.")
+@click.option("--dry-run", is_flag=True, help="Show release, command line and unit; touch nothing.")
+@click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
+@yes
+@as_json
+@click.pass_obj
+def deploy(
+    app: App,
+    target: tuple[str, ...],
+    limit: tuple[str, ...],
+    exclude: tuple[str, ...],
+    profile: str | None,
+    dry_run: bool,
+    lock_wait: float,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Make a release live on a host, group or service.
+
+    The release is staged whole, started, and gated: it must prove that it is this start of this
+    release and answer the golden prompts right. When it fails, the last good release comes back.
+
+    \b
+    ddops deploy lab
+    ddops deploy b300 --dry-run
+    """
+    jobs = _jobs(app, target, limit, exclude, profile)
+    if dry_run:
+        _dry_run(app, jobs, as_json)
+        return
+    if not all(j.host.origin.kind == "lab" for j in jobs):
+        words = ", ".join(f"{j.service.name} on {j.host.name}" for j in jobs)
+        confirm(f"Deploy {words}?", yes)
+    stop = Stop()
+    tools = _tools(app, stop, lock_wait)
+    with on_interrupt(stop, app.warn):
+        outcomes = app.fan_out(
+            jobs,
+            lambda j: deploy_service(app.transport(j.host), j.host, j.service, j.profile, tools),
+        )
+    _show(app, outcomes, as_json)
+    end_together([(j.host.name, o) for j, o in outcomes], app.report)
+
+
+def _jobs(
+    app: App,
+    target: tuple[str, ...],
+    limit: tuple[str, ...],
+    exclude: tuple[str, ...],
+    profile: str | None,
+) -> list[Job]:
+    selection = app.select(target, limit, exclude)
+    pairs = one_service_per_host(selection)
+    return [Job(h, s, app.inventory.profile_of(s, profile)) for h, s in pairs]
+
+
+def _tools(app: App, stop: Stop, lock_wait: float) -> Tools:
+    s = app.settings
+    return Tools(
+        lookup=app.lookup,
+        ledger=app.ledger,
+        resolve=app.resolve,
+        settings=Settings(s.load_budget_s, s.ready_quiet_s, s.keep_releases),
+        clock=SystemClock(),
+        stop=stop,
+        report=app.report,
+        redactor=app.redactor,
+        lock_wait_s=lock_wait,
+    )
+
+
+def _show(app: App, outcomes: list[tuple[Job, Outcome | Exception]], as_json: bool) -> None:
+    done = [(j, o) for j, o in outcomes if isinstance(o, Outcome)]
+    if as_json:
+        emit_json(
+            "deploy",
+            [
+                {"host": o.host, "service": o.service, "release": o.release, "nonce": o.nonce,
+                 "changed": o.changed, "url": _url(j)}
+                for j, o in done
+            ],
+        )  # fmt: skip
+        return
+    rows = [
+        (o.host, o.service, short(o.release), "live" if o.changed else "unchanged", _url(j))
+        for j, o in done
+    ]
+    if rows:
+        emit_table(("HOST", "SERVICE", "RELEASE", "RESULT", "URL"), rows)
+
+
+def _url(job: Job) -> str:
+    return f"http://{job.service.listen}:{port_of(job.host, job.service)}"
+
+
+def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
+    """What would be deployed, from local files, and what the host says now, where it answers."""
+    plans = [
+        plan_release(app.transport(j.host), j.host, j.service, j.profile, app.lookup) for j in jobs
+    ]
+    if as_json:
+        emit_json("deploy-plan", [p.as_json() for p in plans])
+        return
+    for job, plan in zip(jobs, plans, strict=True):
+        tag = f" {job.host.origin.tag}" if job.host.origin.tag else ""
+        click.echo(f"{job.service.name} on {job.host.name}{tag}, profile {job.profile.name}")
+        evidence = job.profile.evidence
+        click.echo(f"  evidence   {evidence.status}{': ' + evidence.note if evidence.note else ''}")
+        click.echo(f"  release    {plan.release_words}")
+        click.echo(f"  host       {plan.host_words}")
+        click.echo("  command")
+        for line in command_lines(plan.argv):
+            click.echo(f"    {line}")
+        click.echo("  environment")
+        for name, value in plan.env:
+            click.echo(f"    {name}={value}")
+        click.echo("  unit")
+        for line in plan.unit.splitlines():
+            click.echo(f"    {line}")
+        click.echo("  transitions")
+        for state, words in plan.transitions:
+            click.echo(f"    {state:<12} {words}")
+
+
+def command_lines(argv: tuple[str, ...]) -> list[str]:
+    """One option a line, its values beside it."""
+    lines: list[str] = []
+    for word in argv:
+        if word.startswith("--") or not lines:
+            lines.append(shlex.quote(word) if not word.startswith("${") else word)
+        else:
+            lines[-1] += " " + (word if "${" in word else shlex.quote(word))
+    return lines

@@ -1,0 +1,63 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def complete_targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Names from local files alone; a broken file completes nothing and breaks nothing."""
+    from pathlib import Path
+
+    from ddops.config import find_project
+    from ddops.errors import DdopsError
+    from ddops.inventory import load
+
+    try:
+        known = load(find_project(Path()))
+    except DdopsError:
+        return []
+    names = [*known.hosts, *known.groups, *known.services, *known.aliases]
+    return [n for n in names if n.startswith(incomplete)]
+
+
+def targets(*, required: bool) -> Callable[[F], F]:
+    """TARGET ... with --limit and --exclude."""
+
+    def decorate(command: F) -> F:
+        command = click.option(
+            "--exclude", multiple=True, metavar="PATTERN", help="Leave these hosts out."
+        )(command)
+        command = click.option(
+            "--limit", multiple=True, metavar="PATTERN", help="Only these hosts of the targets."
+        )(command)
+        return click.argument(
+            "target", nargs=-1, required=required, shell_complete=complete_targets
+        )(command)
+
+    return decorate
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+def confirm(question: str, assume_yes: bool) -> None:
+    """Ask on a terminal; without one, `--yes` is required: nothing happens by silence."""
+    import sys
+
+    from ddops.errors import UsageError
+
+    if assume_yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            "this changes things, and there is no terminal to ask on", next="say --yes"
+        )
+    if not click.confirm(question, err=True):
+        raise click.Abort

@@ -1,0 +1,155 @@
+"""The root command, its lazily loaded children, and the one place where errors end."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+
+import click
+
+from ddops import __version__
+from ddops.command import Redactor
+from ddops.errors import DdopsError, ExitCode
+
+#: Name, where it lives, and its line in `--help`: so that help and completion import nothing.
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "init": ("init:init", "Make a project here: ddops.toml, inventory, folders."),
+    "host": ("host:host", "List hosts; show and pin a host's key."),
+    "probe": ("check:probe", "Collect a host's facts."),
+    "check": ("check:check", "Judge hosts: can they run what they are for?"),
+    "provision": ("provision:provision", "Prepare hosts: plan, show, then do exactly that."),
+    "deploy": ("deploy:deploy", "Make a release live, gated; take it back when it fails."),
+    "status": ("status:status", "What runs where, as observed."),
+    "lab": ("lab:lab", "Real hosts on loopback to try things on."),
+    "lock": ("lock:lock", "Who is at work on a host."),
+    "config": ("config:config", "Settings and where they come from."),
+    "completion": ("completion:completion", "Shell completion script."),
+}
+
+
+class LazyGroup(click.Group):
+    """Loads a command's module when the command is called, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        loaded = getattr(importlib.import_module(f"ddops.cli.{module}"), name)
+        if not isinstance(loaded, click.Command):
+            raise TypeError(f"{cmd_name} is no command")
+        return _with_verbosity(loaded)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+def _with_verbosity(command: click.Command) -> click.Command:
+    """People type -v where they are: behind the command as well as before it."""
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            _with_verbosity(child)
+        return command
+
+    def louder(ctx: click.Context, _param: click.Parameter, value: int) -> None:
+        if value:
+            ctx.obj.louder(value)
+
+    if not any("-v" in p.opts for p in command.params):
+        command.params.append(
+            click.Option(
+                ["-v", "--verbose"],
+                count=True,
+                expose_value=False,
+                callback=louder,
+                help="Say more; twice: tracebacks too.",
+            )  # fmt: skip
+        )
+    return command
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 refused, 5 rolled back,"
+    " 6 rollback failed, 7 locked, 8 changes pending, 9 partial, 130 interrupted.",
+)
+@click.version_option(__version__, prog_name="ddops")
+@click.option("--project", metavar="DIR", help="Work as if started in DIR.")
+@click.option("-v", "--verbose", count=True, help="Say more; twice: tracebacks too.")
+@click.option("-q", "--quiet", is_flag=True, help="Say only warnings and errors.")
+@click.pass_context
+def root(ctx: click.Context, project: str | None, verbose: int, quiet: bool) -> None:
+    """Prove, deploy, trace and withdraw: ops for patched SGLang."""
+    from ddops.cli.app import App
+
+    ctx.obj = App(project or ".", verbose=verbose, quiet=quiet)
+    ctx.call_on_close(ctx.obj.close)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command line; returns the exit code. stderr gets what, why and next."""
+    redact = Redactor()
+    try:
+        result = root.main(args=list(argv), prog_name="ddops", standalone_mode=False)
+        sys.stdout.flush()
+        return int(result) if isinstance(result, int) else 0
+    except DdopsError as error:
+        _tell(error, redact)
+        return int(error.exit_code)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return int(ExitCode.USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        print("stopped", file=sys.stderr)
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader went away (`| head`). Point stdout elsewhere so that exit does not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.FAILED)
+    except Exception as error:  # the last boundary: a fault of ours, said as such
+        print(redact(f"error: a fault in ddops itself: {type(error).__name__}: {error}"),
+              file=sys.stderr)  # fmt: skip
+        print("next: run it again with -vv and report what it prints", file=sys.stderr)
+        if _wants_trace(argv):
+            print(redact(traceback.format_exc()), file=sys.stderr)
+        return int(ExitCode.FAILED)
+
+
+def _tell(error: DdopsError, redact: Redactor) -> None:
+    first, *rest = error.lines()
+    print(redact(f"error: {first}"), file=sys.stderr)
+    for line in rest:
+        print(redact(line), file=sys.stderr)
+    for note in getattr(error, "__notes__", ()):
+        print(redact(f"note: {note}"), file=sys.stderr)
+    if _wants_trace(sys.argv):
+        trace = "".join(traceback.format_exception(error))
+        print(redact(trace), file=sys.stderr)
+
+
+def _wants_trace(argv: Sequence[str]) -> bool:
+    return (
+        os.environ.get("DDOPS_DEBUG", "") not in ("", "0")
+        or "-vv" in argv
+        or sum(a in ("-v", "--verbose") for a in argv) > 1
+    )

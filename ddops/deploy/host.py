@@ -1,0 +1,230 @@
+"""What a deploy does on one host, one small verb each. No order, no decisions: those are above."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddops.command import Cmd, Redactor, Secret, cmd, sh
+from ddops.deploy.release import Release, release_files
+from ddops.errors import CommandFailed, RefusedError
+from ddops.gates import Golden, Observation, judge_golden, observe, parse_golden
+from ddops.inventory.model import Host, Service
+from ddops.layout import HostLayout, ServiceLayout
+from ddops.model import GateResult, State
+from ddops.render import render
+from ddops.supervise import ProcessSupervisor, ServiceState, Supervisor
+from ddops.transport import Transport
+from ddops.transport.files import link_atomically, make_dirs, read_file, send_tree, write_file
+
+Lookup = Callable[[str], Path]
+GOLDEN_TIMEOUT_S = 60.0
+#: A load that dies sooner than this is retried by the supervisor, then given up.
+STARTSECS, STARTRETRIES = 10, 3
+
+_LINKS = """
+for l in current committed; do readlink "$1/$l" || echo; done
+"""
+_UNLINK = 'rm -f -- "$1"'
+_PRUNE = """
+cd "$1" || exit 0
+keep=$2; shift 2
+ls -1t | while read -r d; do
+  for k in "$@"; do [ "$d" = "$k" ] && continue 2; done
+  keep=$((keep - 1)); [ "$keep" -ge 0 ] || rm -rf -- "./$d"
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Digests that `current` and `committed` name; None where there is no link."""
+
+    current: str | None
+    committed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOnHost:
+    """One service on one host."""
+
+    transport: Transport
+    host: Host
+    service: Service
+    port: int
+    lookup: Lookup
+    redactor: Redactor
+
+    @property
+    def layout(self) -> HostLayout:
+        return HostLayout(self.host.engine_dir)
+
+    @property
+    def where(self) -> ServiceLayout:
+        return self.layout.service(self.service.name)
+
+    @property
+    def supervisor(self) -> Supervisor:
+        if self.host.supervisor != "process":
+            raise RefusedError(
+                f"{self.host.name}: the systemd supervisor cannot be driven yet",
+                why="this version deploys to hosts whose supervisor is `process`",
+                next=f"ddops deploy {self.host.name} --dry-run shows the unit",
+            )
+        return ProcessSupervisor(self.transport, self.layout, self.host.python)
+
+    def observe(self, *, http: bool = True) -> Observation:
+        return observe(
+            self.transport, self.layout, self.host.python, self.service.name, self.port, http=http
+        )
+
+    def provisioned(self, env_digest: str) -> None:
+        """Refuse early when provision has not been here for this release's environment."""
+        path = f"{self.layout.env(env_digest)}/env.json"
+        if read_file(self.transport, path) is None:
+            raise RefusedError(
+                f"{self.host.name}: the engine environment of this release is not there",
+                why=f"{path} is missing",
+                next=f"ddops provision {self.host.name}",
+            )
+
+    def links(self) -> Links:
+        done = self.transport.run(sh(_LINKS, self.where.dir))
+        names = [line.rpartition("/")[2] or None for line in done.out.splitlines()]
+        current, committed = [*names, None, None][:2]
+        return Links(current, committed)
+
+    def stage(self, release: Release, resolve: Callable[[str], Secret]) -> bool:
+        """Lay the release down whole, secrets last; False when it was there already."""
+        where, target = self.where, self.where.release(release.digest)
+        make_dirs(self.transport, where.releases, where.run, where.log, mode=0o700)
+        files = release_files(release, self.host, self.port)
+        fresh = read_file(self.transport, f"{target}/release.json") is None
+        if fresh:
+            with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
+                for name, text in files.items():
+                    (Path(folder) / name).write_text(text, encoding="utf-8")
+                send_tree(self.transport, Path(folder), target)
+        else:
+            # The digest is the same on every host; port and folders are filled in for this one.
+            for name, text in files.items():
+                if read_file(self.transport, f"{target}/{name}") != text.encode():
+                    write_file(self.transport, f"{target}/{name}", text.encode())
+        self._stage_secrets(release, target, resolve)
+        program = render(
+            self.lookup,
+            "program.conf.j2",
+            {
+                "service": self.service.name,
+                "service_dir": where.dir,
+                "state_dir": self.layout.state,
+                "python": self.host.python,
+                "startsecs": STARTSECS,
+                "startretries": STARTRETRIES,
+                "stop_grace_s": release.launch.stop_grace_s,
+            },
+        )
+        write_file(self.transport, where.program, program.encode(), 0o600)
+        return fresh
+
+    def _stage_secrets(
+        self, release: Release, target: str, resolve: Callable[[str], Secret]
+    ) -> None:
+        env = {name: resolve(ref).reveal() for name, ref in release.launch.secret_env}
+        if env:
+            body = json.dumps(env).encode()
+            write_file(self.transport, f"{target}/secrets.json", body, 0o600)
+        if release.launch.api_key is not None:
+            key = resolve(release.launch.api_key).reveal()
+            body = json.dumps({"api-key": key}).encode()
+            write_file(self.transport, f"{target}/secret-args.yaml", body, 0o600)
+
+    def switch(self, digest: str) -> None:
+        link_atomically(self.transport, f"releases/{digest}", self.where.current)
+
+    def unlink_current(self) -> None:
+        self._run("could not remove the link", sh(_UNLINK, self.where.current))
+
+    def commit(self, digest: str) -> None:
+        link_atomically(self.transport, f"releases/{digest}", self.where.committed)
+
+    def prune(self, keep: int, *never: str | None) -> None:
+        """Remove old releases but `keep`; those named in `never` stay whatever their age."""
+        names = [n for n in never if n]
+        self._run("old releases stay", sh(_PRUNE, self.where.releases, str(keep), *names))
+
+    def start(self, op_id: str) -> ServiceState:
+        """Start `current`; the guard's record of this start will carry `op_id`."""
+        write_file(self.transport, self.where.op_id, op_id.encode(), 0o600)
+        self._run("old launch record stays", sh(_UNLINK, self.where.launch_record))
+        return self.supervisor.start(self.service.name)
+
+    def stop(self) -> ServiceState:
+        """Stop and verify; what is left over is the caller's to judge."""
+        return self.supervisor.stop(self.service.name)
+
+    def golden_gate(
+        self, digest: str, weight_version: str, gates: tuple[str, ...], golden: Golden | None
+    ) -> list[GateResult]:
+        """Ask the golden prompts on the host itself, over loopback, and judge the answers."""
+        answers: list[Mapping[str, object]] = []
+        if gates and golden is not None:
+            words = [
+                self.host.python, f"{self.layout.hostside}/golden.py", self.where.dir,
+                str(self.port), f"{self.where.release(digest)}/golden.json", str(GOLDEN_TIMEOUT_S),
+            ]  # fmt: skip
+            limit = GOLDEN_TIMEOUT_S * (len(golden.prompts) + 1)
+            done = self.transport.run(cmd(*words), deadline_s=limit)
+            if not done.ok:
+                raise CommandFailed(
+                    f"{self.host.name}: the golden prompts could not be asked",
+                    rc=done.rc,
+                    stderr=done.err,
+                )
+            answers = json.loads(done.out)["rows"]
+        return judge_golden(gates, golden, answers, weight_version)
+
+    def staged_gates(self, digest: str) -> tuple[tuple[str, ...], dict[str, object], Golden | None]:
+        """Gates, identity and golden prompts that were staged with a release."""
+        target = self.where.release(digest)
+        raw = read_file(self.transport, f"{target}/gates.json")
+        if raw is None:
+            raise CommandFailed(f"{self.host.name}: release {digest[:12]} is not staged", rc=1)
+        meta = json.loads(raw)
+        golden = read_file(self.transport, f"{target}/golden.json")
+        parsed = parse_golden(golden.decode(), f"{target}/golden.json") if golden else None
+        return tuple(meta["gates"]), dict(meta["identity"]), parsed
+
+    def journal(self, **row: object) -> None:
+        """One line in the host's own journal, so that a second operator can read it there."""
+        line = json.dumps(self.redactor.tree(row), default=str) + "\n"
+        script = sh('umask 077; cat >> "$1"', self.layout.journal).with_stdin(line.encode())
+        self._run("the host's journal could not be written", script)
+
+    def _run(self, what: str, command: Cmd) -> None:
+        done = self.transport.run(command)
+        if not done.ok:
+            raise CommandFailed(f"{self.host.name}: {what}", rc=done.rc, stderr=done.err)
+
+
+def port_is_foreign(seen: Observation) -> bool:
+    """Somebody who is not this service listens on its port."""
+    return seen.port.listening and not seen.port.owned
+
+
+def serves(seen: Observation, digest: str) -> bool:
+    """The engine runs, is this release, says so itself, and is healthy."""
+    return (
+        seen.engine is State.UP
+        and seen.launch is not None
+        and seen.launch.release == digest
+        and seen.current == digest
+        and seen.port.owned
+        and seen.health is not None
+        and seen.health.status == 200
+        and seen.model_info is not None
+        and seen.model_info.values.get("weight_version") == seen.launch.weight_version
+    )

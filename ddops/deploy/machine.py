@@ -1,0 +1,300 @@
+"""The deploy state machine of one host. Each transition is a ledger row with its evidence.
+
+    locked -> probed -> compat_ok -> rendered -> flags_ok -> planned -> snapshotted -> staged
+    -> drained -> stopped -> vram_free -> switched -> started -> gated -> committed
+
+A transition whose part is not there yet is a recorded SKIP with its reason. Up to `staged`
+nothing that serves is touched. A failure after `stopped` goes to `rolling_back`, then to
+`restored` (the last committed release serves again, gated) or `stuck`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddops.clock import Clock
+from ddops.command import Redactor, Secret
+from ddops.compat import Finding, Subject, judge
+from ddops.deploy.host import ServiceOnHost, port_is_foreign
+from ddops.deploy.ready import Waiter
+from ddops.deploy.record import Recorder
+from ddops.deploy.release import Release
+from ddops.deploy.stop import Stop
+from ddops.errors import (
+    DdopsError,
+    GateFailed,
+    Interrupted,
+    RefusedError,
+    RollbackFailedError,
+    RolledBackError,
+    UnreachableError,
+)
+from ddops.events import Event, Reporter
+from ddops.gates import Golden, Observation, judge_g0, judge_g1, judge_g2, judge_g3
+from ddops.model import GateResult, State, Verdict, short
+from ddops.probe import Facts, collect
+
+STATES = (
+    "locked", "probed", "compat_ok", "rendered", "flags_ok", "planned", "snapshotted", "staged",
+    "drained", "stopped", "vram_free", "switched", "started", "gated", "committed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Numbers of a deploy, in seconds."""
+
+    load_budget_s: float
+    ready_quiet_s: float
+    keep_releases: int
+
+
+@dataclass(slots=True)
+class Deploy:
+    """One attempt to make `release` live on one host. The caller holds the host's lock."""
+
+    service: ServiceOnHost
+    release: Release
+    env_digest: str
+    settings: Settings
+    record: Recorder
+    resolve: Callable[[str], Secret]
+    clock: Clock
+    stop: Stop
+    report: Reporter
+    redactor: Redactor
+    gpus_needed: int = 0
+
+    def run(self) -> Observation:
+        """Go through all transitions. Returns the gated observation of the new launch."""
+        self.record.ok("locked", {})
+        try:
+            self._before()
+        except BaseException as error:
+            self.record.fail("failed", str(error) or type(error).__name__, {"touched": "nothing"})
+            raise
+        previous = self.service.links().committed
+        try:
+            return self._after_stop()
+        except BaseException as error:
+            raise self._roll_back(previous, error) from error
+
+    def _before(self) -> None:
+        """Everything that leaves the running service alone. An error here changed nothing."""
+        facts = self._probe()
+        self._compat(facts)
+        self.record.ok("rendered", {"release": self.release.digest})
+        self.record.skip("flags_ok", "the installed engine's own parser is not asked yet")
+        seen = self.service.observe(http=False)
+        if port_is_foreign(seen):
+            raise self._refuse(
+                "planned",
+                f"port {self.service.port} is in use by {seen.port.owner}",
+                "stop that process, or set another port in the service's file",
+            )
+        self.service.provisioned(self.env_digest)
+        self.record.ok("planned", {"replaces": seen.launch.release if seen.launch else None})
+        self.record.skip("snapshotted", "snapshots are not part of this version")
+        self.stop.check("before staging")
+        fresh = self.service.stage(self.release, self.resolve)
+        self.record.ok("staged", {"fresh": fresh})
+        self.record.skip("drained", "no router stands before this service")
+        self.stop.check("before the running service was touched")
+
+    def _probe(self) -> Facts:
+        host = self.service.host
+        root = str(host.vars.get("root", "/"))
+        facts = collect(self.service.transport, host.python, host.engine_dir, root)
+        self.record.facts(facts)
+        self.record.ok("probed", {"facts": facts.digest, "simulated": facts.simulated})
+        return facts
+
+    def _compat(self, facts: Facts) -> None:
+        host = self.service.host
+        findings = judge(
+            Subject(
+                facts,
+                host.host_class or "cpu",
+                host.engine_env,
+                host.pins.gpu_uuids,
+                self.gpus_needed,
+            )
+        )
+        bad = [f for f in findings if f.verdict in (Verdict.FAIL, Verdict.UNKNOWN)]
+        evidence = {f.check: f.verdict.value for f in findings}
+        if bad:
+            self.record.fail("compat_ok", "; ".join(_words(f) for f in bad), evidence)
+            raise RefusedError(
+                f"{host.name}: refused by {', '.join(f.check for f in bad)}",
+                why="; ".join(_words(f) for f in bad),
+                next=f"ddops check {host.name}",
+            )
+        self.record.ok("compat_ok", evidence)
+
+    def _refuse(self, state: str, why: str, next: str) -> RefusedError:
+        self.record.fail(state, why, {})
+        return RefusedError(f"{self.service.host.name}: {why}", next=next)
+
+    def _after_stop(self) -> Observation:
+        self._stop_old()
+        self.service.switch(self.release.digest)
+        self.record.ok("switched", {"current": self.release.digest})
+        seen = self._start(self.release.digest)
+        gates = self._gate(
+            seen,
+            self.release.digest,
+            self.release.identity,
+            self.release.gates,
+            self.release.golden,
+        )
+        self.record.ok("gated", {g.name: g.verdict.value for g in gates})
+        self.service.commit(self.release.digest)
+        self.record.ok("committed", {"release": self.release.digest})
+        self.service.prune(self.settings.keep_releases, self.release.digest)
+        return seen
+
+    def _stop_old(self) -> None:
+        state = self.service.stop()
+        if state.left or state.state is not State.DOWN:
+            raise DdopsError(
+                f"{self.service.host.name}: the old service did not stop",
+                why=f"state {state.word}, processes left: {list(state.left) or 'none'}",
+                next="look at those processes on the host",
+            )
+        self.record.ok("stopped", {"was": state.word})
+        if (self.service.host.host_class or "cpu") == "cpu":
+            self.record.skip("vram_free", "a CPU host")
+        elif self.service.host.simulated:
+            self.record.skip("vram_free", "a recorded host: no GPU is behind it")
+        else:
+            self._vram_free()
+
+    def _vram_free(self) -> None:
+        """A GPU host cannot hold two models: a leftover shows later as a failed load."""
+        host = self.service.host
+        facts = collect(self.service.transport, host.python, host.engine_dir)
+        rows = facts.raw.get("gpus")
+        used = [r["memory.used"] for r in rows] if isinstance(rows, list) else [None]
+        if any(not (isinstance(u, str) and u.isdigit() and int(u) < 1024) for u in used):
+            raise DdopsError(
+                f"{host.name}: GPU memory is not free after the stop",
+                why=f"MiB in use per GPU: {used}",
+                next="nvidia-smi --query-compute-apps=pid,used_memory --format=csv on the host",
+            )
+        self.record.ok("vram_free", {"used_mib": used})
+
+    def _start(self, digest: str) -> Observation:
+        before = self.service.observe(http=False)
+        self._say(f"starting {short(digest)}")
+        self.service.start(self.record.op_id)
+        waiter = Waiter(
+            self.service,
+            self.record.op_id,
+            before.log_size,
+            self.settings.load_budget_s,
+            self.clock,
+            self.stop,
+            self.report,
+            self.redactor,
+        )
+        seen = waiter.ready()
+        if seen.launch is None:
+            raise DdopsError("ready without a launch record", next="report this as a fault")
+        self.record.launch(seen.launch, digest)
+        self.record.ok("started", {"nonce": seen.launch.nonce, "pid": seen.pid})
+        return seen
+
+    def _gate(
+        self,
+        first: Observation,
+        digest: str,
+        identity: Mapping[str, object],
+        requirements: tuple[str, ...],
+        golden: Golden | None,
+    ) -> list[GateResult]:
+        """Climb the ladder; the first gate that does not pass ends it."""
+        launch = first.launch
+        version = launch.weight_version if launch else ""
+        results = [judge_g3(first, digest, identity)]
+        if results[0].verdict is Verdict.PASS:
+            results += self.service.golden_gate(digest, version, requirements, golden)
+        self.stop.wait(self.settings.ready_quiet_s)
+        last = self.service.observe()
+        ladder = [judge_g0(first, last, self.record.op_id), judge_g1(last), judge_g2(last)]
+        ladder += [judge_g3(last, digest, identity), *results[1:]]
+        for gate in ladder:
+            self.record.gate(gate, launch.nonce if launch else None)
+            self._say(f"{gate.name} {gate.verdict.value}: {gate.message}")
+        bad = _first_bad([*ladder[:3], results[0], *ladder[3:]])
+        if bad is not None:
+            raise GateFailed(
+                f"{self.service.host.name}: {bad.name} {bad.verdict.value}: {bad.message}",
+                gate=bad.name,
+                next=f"ddops status {self.service.host.name}",
+            )
+        self.stop.check("before the deploy was committed")
+        return ladder
+
+    def _roll_back(self, previous: str | None, error: BaseException) -> DdopsError:
+        """Go back to the last committed release, gated. Returns what the caller raises."""
+        what = str(error) or type(error).__name__
+        self.record.fail("rolling_back", what, {"to": previous})
+        self._say(f"going back to {short(previous) if previous else 'nothing served'}")
+        quiet = Stop()
+        try:
+            self.stop = quiet  # the user's wish to stop is being carried out by this
+            self.service.stop()
+            if previous is None:
+                self.service.unlink_current()
+                self.record.ok("restored", {"serves": None})
+                return _failure(error)
+            self.service.switch(previous)
+            seen = self._start(previous)
+            gates, identity, golden = self.service.staged_gates(previous)
+            self._gate(seen, previous, identity, gates, golden)
+        except UnreachableError as lost:
+            # Not `stuck`: nobody knows what the host did. A rerun looks and goes on from there.
+            self.record.unknown("rolling_back", str(lost))
+            return UnreachableError(
+                f"{self.service.host.name}: the connection was lost on the way back;"
+                " what serves now is unknown",
+                why=f"{what}; then: {lost}",
+                next=f"ddops status {self.service.host.name}, then deploy again",
+            )
+        except (DdopsError, KeyboardInterrupt) as second:
+            self.record.fail("stuck", str(second) or "stopped by the user", {})
+            return RollbackFailedError(
+                f"{self.service.host.name}: the deploy failed, and so did the way back",
+                why=f"{what}; then: {second or 'stopped by the user'}",
+                next=f"ddops status {self.service.host.name}",
+            )
+        self.record.ok("restored", {"serves": previous})
+        if isinstance(error, Interrupted):
+            return Interrupted(error.what, why=f"{short(previous)} serves again")
+        return RolledBackError(
+            f"{self.service.host.name}: failed, rolled back: {short(previous)} serves again",
+            why=what,
+            next=f"ddops status {self.service.host.name}",
+        )
+
+    def _say(self, message: str) -> None:
+        self.report.emit(Event("deploy", message, self.service.host.name))
+
+
+def _failure(error: BaseException) -> DdopsError:
+    """What a failed first deploy raises: nothing was served before, nothing is now."""
+    if isinstance(error, DdopsError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("stopped by the user; nothing is served")
+    return DdopsError(f"the deploy failed: {type(error).__name__}: {error}")
+
+
+def _first_bad(ladder: Sequence[GateResult]) -> GateResult | None:
+    """A gate passes, or is skipped for a recorded reason; unknown is not a pass."""
+    return next((g for g in ladder if g.verdict not in (Verdict.PASS, Verdict.SKIP)), None)
+
+
+def _words(finding: Finding) -> str:
+    return f"{finding.check} {finding.verdict.value}: {finding.seen} ({finding.mend})"

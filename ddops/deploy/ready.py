@@ -1,0 +1,117 @@
+"""Waiting for an engine: patient while it loads, quick when it cannot come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddops.clock import Clock
+from ddops.command import Redactor
+from ddops.deploy.host import ServiceOnHost
+from ddops.deploy.stop import Stop
+from ddops.engines.sglang import FATAL_LINES
+from ddops.errors import GateFailed
+from ddops.events import Event, Level, Reporter
+from ddops.gates import Observation
+from ddops.model import State
+
+POLL_S = 0.5
+#: A start must show its launch record within this time; forking takes milliseconds.
+APPEAR_S = 20.0
+#: A load that keeps making progress may take this many times its budget, then it is given up.
+STRETCH = 4
+#: An engine that printed a fatal line and neither ends nor serves is given up after this time.
+FATAL_S = 15.0
+SHOWN_LINES = 15
+
+
+@dataclass(slots=True)
+class Waiter:
+    """Waits for one start. `log_from` is the log's size before it."""
+
+    service: ServiceOnHost
+    op_id: str
+    log_from: int
+    budget_s: float
+    clock: Clock
+    stop: Stop
+    report: Reporter
+    redactor: Redactor
+    nonce: str | None = None
+    fatal_since: float | None = None
+
+    def ready(self) -> Observation:
+        """Return the first observation with a healthy engine of ours on the port.
+
+        Raises `GateFailed` when the engine died, prints a fatal line, or does not come in time;
+        the message carries the last lines of its log, redacted.
+        """
+        began = progress = told = self.clock.monotonic()
+        size = self.log_from
+        while True:
+            self.stop.check("while the engine was loading")
+            seen = self.service.observe()
+            ours = seen.launch is not None and seen.launch.op_id == self.op_id
+            now = self.clock.monotonic()
+            if ours and seen.health is not None and seen.health.status == 200:
+                return seen
+            self._fail_fast(seen, ours, now, began)
+            if seen.log_size != size:
+                size, progress = seen.log_size, now
+            if now - progress > self.budget_s or now - began > STRETCH * self.budget_s:
+                raise self._failed(seen, "G2", f"not ready after {now - began:.0f} s")
+            if now - told > 10:
+                told = now
+                self._tell(seen, now - began)
+            self.stop.wait(POLL_S)
+
+    def _fail_fast(self, seen: Observation, ours: bool, now: float, began: float) -> None:
+        if not ours:
+            if now - began > APPEAR_S:
+                raise self._failed(seen, "G0", "the engine was not started")
+            return
+        nonce = seen.launch.nonce if seen.launch else None
+        self.nonce = self.nonce or nonce
+        if seen.engine is State.DOWN or nonce != self.nonce:
+            raise self._failed(seen, "G0", "the engine ended while loading")
+        if fatal_line(self.tail(seen)) is None:
+            self.fatal_since = None
+        elif self.fatal_since is None:
+            self.fatal_since = now
+        elif now - self.fatal_since > FATAL_S:
+            raise self._failed(seen, "G0", "the engine hangs after a fatal line")
+
+    def _failed(self, seen: Observation, gate: str, what: str) -> GateFailed:
+        lines = self.tail(seen).splitlines()[-SHOWN_LINES:]
+        fatal = fatal_line(self.tail(seen))
+        why = (f"{fatal}\n" if fatal else "") + "last lines of the log:\n  " + "\n  ".join(lines)
+        return GateFailed(
+            f"{self.service.host.name}: {gate}: {what}",
+            gate=gate,
+            why=self.redactor(why),
+            next=f"the whole log is {self.service.where.log}/engine.log on the host",
+        )
+
+    def tail(self, seen: Observation) -> str:
+        """What the log gained since the start, as far as the observation holds it."""
+        gained = seen.log_size - self.log_from
+        return seen.log_tail[-gained:] if 0 < gained < len(seen.log_tail) else seen.log_tail
+
+    def _tell(self, seen: Observation, waited: float) -> None:
+        last = (self.tail(seen).strip().splitlines() or ["no line yet"])[-1]
+        self.report.emit(
+            Event(
+                "loading",
+                f"loading, {waited:.0f} s: {last[:120]}",
+                self.service.host.name,
+                Level.INFO,
+                {"log_size": seen.log_size},
+            )
+        )
+
+
+def fatal_line(log: str) -> str | None:
+    """The first line that says the start cannot succeed, or None."""
+    for line in log.splitlines():
+        if any(mark in line for mark in FATAL_LINES):
+            return line.strip()[:300]
+    return None

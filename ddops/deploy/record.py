@@ -1,0 +1,80 @@
+"""What a deploy writes down, in the ledger here and in the journal on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ddops.events import Event, Level, Reporter
+from ddops.gates import Launch
+from ddops.ledger import Ledger, Outcome
+from ddops.model import GateResult
+from ddops.probe import Facts
+
+
+@dataclass(slots=True)
+class Recorder:
+    """One deployment's rows. `journal` writes the same line on the host itself."""
+
+    ledger: Ledger
+    op_id: str
+    service: str
+    host: str
+    release: str
+    report: Reporter
+    journal: Callable[[Mapping[str, object]], None]
+
+    def ok(self, state: str, evidence: Mapping[str, object]) -> None:
+        self._row(state, Outcome.OK, evidence)
+
+    def skip(self, state: str, why: str) -> None:
+        self._row(state, Outcome.SKIP, {"why": why})
+
+    def fail(self, state: str, why: str, evidence: Mapping[str, object]) -> None:
+        self._row(state, Outcome.FAIL, {"why": why, **evidence})
+
+    def unknown(self, state: str, why: str) -> None:
+        """Here only: the host cannot be reached to be told."""
+        self._ledger_row(state, Outcome.UNKNOWN, {"why": why})
+
+    def facts(self, facts: Facts) -> None:
+        self.ledger.add_facts(
+            self.host, dict(facts.raw), digest=facts.digest, simulated=facts.simulated
+        )
+
+    def launch(self, launch: Launch, digest: str) -> None:
+        self.ledger.add_launch(
+            launch.nonce,
+            deployment=self.op_id,
+            host=self.host,
+            release=digest,
+            started=datetime.fromtimestamp(launch.started, UTC),
+        )
+
+    def gate(self, result: GateResult, nonce: str | None) -> None:
+        self.ledger.add_gate(result, deployment=self.op_id, launch=nonce)
+
+    def _row(self, state: str, verdict: Outcome, evidence: Mapping[str, object]) -> None:
+        self._ledger_row(state, verdict, evidence)
+        self.journal(
+            {
+                "op": self.op_id,
+                "service": self.service,
+                "release": self.release,
+                "state": state,
+                "verdict": verdict.value,
+            }
+        )
+
+    def _ledger_row(self, state: str, verdict: Outcome, evidence: Mapping[str, object]) -> None:
+        n = self.ledger.add_transition(self.op_id, state, verdict, dict(evidence))
+        self.report.emit(
+            Event(
+                "transition",
+                f"{state}: {verdict.value}",
+                self.host,
+                Level.DETAIL,
+                {"op": self.op_id, "n": n, "evidence": dict(evidence)},
+            )
+        )

@@ -1,0 +1,275 @@
+"""A deploy of one service on one host, from the look before to the ledger's last row."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ddops import lock
+from ddops.clock import Clock
+from ddops.command import Redactor, Secret
+from ddops.deploy.host import ServiceOnHost, serves
+from ddops.deploy.machine import STATES, Deploy, Settings
+from ddops.deploy.record import Recorder
+from ddops.deploy.release import Release, build_release
+from ddops.deploy.stop import Stop
+from ddops.errors import DdopsError, RefusedError, UnreachableError
+from ddops.events import Event, Reporter
+from ddops.gates import Observation
+from ddops.inventory.model import Host, Profile, Service
+from ddops.ledger import Ledger
+from ddops.model import short
+from ddops.provision import env_recipe
+from ddops.transport import Transport
+
+Lookup = Callable[[str], Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a deploy is given. `ledger` opens one connection for the calling thread."""
+
+    lookup: Lookup
+    ledger: Callable[[], Ledger]
+    resolve: Callable[[str], Secret]
+    settings: Settings
+    clock: Clock
+    stop: Stop
+    report: Reporter
+    redactor: Redactor
+    lock_wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`changed` is False when this very release was serving already."""
+
+    host: str
+    service: str
+    release: str
+    changed: bool
+    nonce: str
+    lines: tuple[str, ...] = ()
+
+
+def prepare(host: Host, service: Service, profile: Profile, lookup: Lookup) -> Release:
+    """The release of a service for a kind of host. Reads local files only."""
+    with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
+        recipe = env_recipe(host.engine_env, lookup, Path(folder))
+        return build_release(service, profile, recipe.digest, lookup)
+
+
+def deploy_service(
+    transport: Transport, host: Host, service: Service, profile: Profile, tools: Tools
+) -> Outcome:
+    """Make the release live, or prove that it is. Errors carry the exit code they mean."""
+    release = prepare(host, service, profile, tools.lookup)
+    target = ServiceOnHost(
+        transport, host, service, port_of(host, service), tools.lookup, tools.redactor
+    )
+    seen = look(target)
+    if seen is not None and serves(seen, release.digest) and _committed(target, release):
+        nonce = seen.launch.nonce if seen.launch else ""
+        return Outcome(host.name, service.name, release.digest, False, nonce)
+    if seen is None:
+        raise RefusedError(f"{host.name}: not provisioned", next=f"ddops provision {host.name}")
+    op_id = f"{tools.clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+    owner = _owner(op_id, f"deploy {service.name} {short(release.digest)}", tools.clock)
+    with lock.holding(transport, target.layout, owner, wait_s=tools.lock_wait_s), \
+            tools.ledger() as ledger:  # fmt: skip
+        recorder = _recorder(ledger, target, release, op_id, tools)
+        machine = Deploy(
+            service=target,
+            release=release,
+            env_digest=str(release.content["lock"]),
+            settings=tools.settings,
+            record=recorder,
+            resolve=tools.resolve,
+            clock=tools.clock,
+            stop=tools.stop,
+            report=tools.report,
+            redactor=tools.redactor,
+            gpus_needed=gpus_needed(profile),
+        )
+        after = machine.run()
+    nonce = after.launch.nonce if after.launch else ""
+    return Outcome(host.name, service.name, release.digest, True, nonce)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePlan:
+    """What a deploy would do, for people to read: nothing here has touched a host."""
+
+    host: str
+    service: str
+    profile: str
+    release_words: str
+    host_words: str
+    digest: str | None
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    unit: str
+    transitions: tuple[tuple[str, str], ...]
+
+    def as_json(self) -> dict[str, object]:
+        out = asdict(self)
+        out["transitions"] = [{"state": s, "plan": w} for s, w in self.transitions]
+        return out
+
+
+#: Stands in the paths of a release whose environment has no lock yet; never a real digest.
+_NO_LOCK = "no-lock-yet"
+
+
+def plan_release(
+    transport: Transport, host: Host, service: Service, profile: Profile, lookup: Lookup
+) -> ReleasePlan:
+    """Render the release and look at the host. A host that does not answer is UNKNOWN."""
+    try:
+        release = prepare(host, service, profile, lookup)
+        digest: str | None = release.digest
+        words = release.digest[:12]
+    except RefusedError as error:
+        release = build_release(service, profile, _NO_LOCK, lookup)
+        digest, words = None, f"UNKNOWN: {error.what}"
+    target = ServiceOnHost(transport, host, service, port_of(host, service), lookup, Redactor())
+    state, why = "ok", ""
+    try:
+        seen = look(target)
+        if seen is None:
+            state, host_words = "refused", f"not provisioned; next: ddops provision {host.name}"
+        elif digest is not None and serves(seen, digest) and _committed(target, release):
+            state, host_words = "unchanged", "unchanged: this release is live"
+        else:
+            now = seen.launch.release[:12] if seen.launch else "nothing"
+            host_words = f"engine {seen.engine.value}, serves {now}"
+    except UnreachableError as error:
+        state, why = "unknown", error.what
+        host_words = f"UNKNOWN: {why}"
+    hidden = [(k, f"(secret, {ref})") for k, ref in release.launch.secret_env]
+    argv = release.launch.argv
+    if release.launch.api_key is not None:
+        argv = (*argv, "--config", "(file with the API key, mode 0600)")
+    return ReleasePlan(
+        host.name, service.name, profile.name, words, host_words, digest, argv,
+        tuple(sorted([*release.launch.env, *hidden])), str(_unit(release)),
+        _transitions(state, host),
+    )  # fmt: skip
+
+
+def _unit(release: Release) -> object:
+    spec = release.content["spec"]
+    return spec["unit"] if isinstance(spec, dict) else ""
+
+
+def _transitions(state: str, host: Host) -> tuple[tuple[str, str], ...]:
+    """Each transition with what is known of it without touching the host."""
+    if state == "unchanged":
+        return (("unchanged", "nothing would be done"),)
+    host_step = {"unknown": "UNKNOWN: the host does not answer", "refused": "refused"}.get(state)
+    no_gpu = (host.host_class or "cpu") == "cpu" or host.simulated
+    skips = {
+        "flags_ok": "SKIP: the installed engine's own parser is not asked yet",
+        "snapshotted": "SKIP: snapshots are not part of this version",
+        "drained": "SKIP: no router stands before this service",
+        **({"vram_free": "SKIP: no GPU behind this host"} if no_gpu else {}),
+    }
+    local = {"rendered": "ok: from local files", **skips}
+    return tuple((s, local.get(s, host_step or "would be done")) for s in STATES)
+
+
+def look(target: ServiceOnHost) -> Observation | None:
+    """The service as it is, or None on a host where provision has never been."""
+    try:
+        return target.observe()
+    except UnreachableError:
+        raise
+    except DdopsError as error:
+        target_dir = f"{target.layout.hostside}/observe.py"
+        if "No such file" in str(error) or "can't open file" in str(error):
+            return None
+        raise DdopsError(
+            f"{target.host.name}: {target_dir} does not answer",
+            why=error.why,
+            next=f"ddops provision {target.host.name}",
+        ) from error
+
+
+def port_of(host: Host, service: Service) -> int:
+    """The service's port; a host may have another (`vars.port`), as lab hosts do."""
+    value = host.vars.get("port", service.port)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
+        raise RefusedError(f"{host.name}: vars.port is not a port: {value!r}")
+    return value
+
+
+def gpus_needed(profile: Profile) -> int:
+    """GPUs that one launch takes: tensor times pipeline parallel."""
+    sizes = [profile.launch.get(k, 1) for k in ("tp-size", "pp-size")]
+    tp, pp = (s if isinstance(s, int) else 1 for s in sizes)
+    return tp * pp
+
+
+def _committed(target: ServiceOnHost, release: Release) -> bool:
+    return target.links().committed == release.digest
+
+
+def _owner(op_id: str, purpose: str, clock: Clock) -> lock.Owner:
+    return lock.Owner(
+        token=f"{op_id}.{secrets.token_hex(8)}",
+        who=getpass.getuser(),
+        where=socket.gethostname(),
+        pid=os.getpid(),
+        purpose=purpose,
+        at=clock.now().isoformat(timespec="seconds"),
+    )
+
+
+def _recorder(
+    ledger: Ledger, target: ServiceOnHost, release: Release, op_id: str, tools: Tools
+) -> Recorder:
+    host = target.host
+    pins = {"gpu_uuids": list(host.pins.gpu_uuids), "host_key": host.pins.host_key}
+    ledger.add_host(host.name, pins)
+    content = release.content
+    spec = content["spec"]
+    ledger.add_release(
+        release.digest,
+        service=target.service.name,
+        spec=spec if isinstance(spec, dict) else {},
+        upstream=str(content["upstream"]),
+        series=str(content["series"]),
+        lock=str(content["lock"]),
+        plugin=str(content["plugin"]),
+        model=str(content["model"]),
+        draft=str(content["draft"]),
+    )
+    ledger.add_deployment(
+        op_id,
+        service=target.service.name,
+        release=release.digest,
+        host=host.name,
+        by=f"{getpass.getuser()}@{socket.gethostname()}",
+        previous=target.links().committed,
+    )
+
+    def journal(row: Mapping[str, object]) -> None:
+        target.journal(at=tools.clock.now().isoformat(timespec="seconds"), **row)
+
+    return Recorder(
+        ledger, op_id, target.service.name, host.name, release.digest, tools.report, journal
+    )
+
+
+def tell(report: Reporter, outcome: Outcome) -> None:
+    """One line for people: what serves now."""
+    words = "is live" if outcome.changed else "unchanged: already live"
+    report.emit(
+        Event("deploy", f"{outcome.service}: {short(outcome.release)} {words}", outcome.host)
+    )

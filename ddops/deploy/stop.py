@@ -1,0 +1,55 @@
+"""The user's wish to stop: the first Ctrl-C finishes the safe step, the second ends at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from ddops.errors import Interrupted
+
+
+class Stop:
+    """Set from a signal handler or by a caller; looked at between steps."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+
+    def ask(self) -> None:
+        self._asked.set()
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    def check(self, where: str) -> None:
+        """Raise `Interrupted` when a stop was asked for."""
+        if self.asked:
+            raise Interrupted(f"stopped by the user {where}")
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep unless a stop comes; returns whether it came."""
+        return self._asked.wait(seconds)
+
+
+@contextmanager
+def on_interrupt(stop: Stop, tell: Callable[[str], None]) -> Iterator[None]:
+    """Turn the first SIGINT or SIGTERM into `stop`; a second one raises KeyboardInterrupt."""
+
+    def handle(_signum: int, _frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.ask()
+        tell("stopping: finishing the safe step and going back; again to stop at once")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in old.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,21 @@
+"""Proof that a started engine is the release and answers right."""
+
+from ddops.gates.golden import Golden, judge_golden, parse_golden
+from ddops.gates.ladder import judge_g0, judge_g1, judge_g2, judge_g3
+from ddops.gates.observation import Answer, Launch, Observation, Port, observe, parse_observation
+
+__all__ = [
+    "Answer",
+    "Golden",
+    "Launch",
+    "Observation",
+    "Port",
+    "judge_g0",
+    "judge_g1",
+    "judge_g2",
+    "judge_g3",
+    "judge_golden",
+    "observe",
+    "parse_golden",
+    "parse_observation",
+]

@@ -1,0 +1,92 @@
+"""The gate ladder, judged. Pure: observations in, verdicts out.
+
+    G0  the engine runs: same process, same start, not restarted while we looked
+    G1  the port is listened on by a process of ours
+    G2  /health answers 200
+    G3  the server says it is this start of this release
+    G4  the service's own correctness gates (ddops.gates.golden)
+
+`/v1/models` counts for nothing: it answers before the model can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddops.gates.observation import Observation
+from ddops.model import GateResult, State, Verdict, short
+
+
+def judge_g0(first: Observation, last: Observation, op_id: str) -> GateResult:
+    """The same engine process at both looks, started by this operation."""
+    evidence: dict[str, object] = {
+        "pid": last.pid,
+        "nonce": last.launch.nonce if last.launch else None,
+        "seconds": round(last.at - first.at, 1),
+    }
+    if last.engine is not State.UP or last.launch is None:
+        return GateResult("G0", _absent(last), f"engine not running: {last.engine_why}", evidence)
+    if first.launch is None or first.launch.nonce != last.launch.nonce:
+        return GateResult("G0", Verdict.FAIL, "the engine was restarted while we looked", evidence)
+    if last.launch.op_id != op_id:
+        return GateResult("G0", Verdict.FAIL, "the engine was started by another deploy", evidence)
+    return GateResult("G0", Verdict.PASS, f"pid {last.pid} is stable", evidence)
+
+
+def judge_g1(seen: Observation) -> GateResult:
+    """Our process owns the listening socket: nobody else can answer our probes."""
+    port = seen.port
+    evidence: dict[str, object] = {"port": port.number, "owner": port.owner}
+    if not port.listening:
+        return GateResult("G1", Verdict.FAIL, f"nothing listens on port {port.number}", evidence)
+    if not port.owned:
+        return GateResult(
+            "G1", Verdict.FAIL, f"port {port.number} is held by {port.owner}", evidence
+        )
+    return GateResult("G1", Verdict.PASS, f"port {port.number} is ours", evidence)
+
+
+def judge_g2(seen: Observation) -> GateResult:
+    """`/health` answered 200 within its own time limit."""
+    answer = seen.health
+    if answer is None:
+        return GateResult("G2", Verdict.FAIL, "/health was not asked: the port is not ours", {})
+    evidence: dict[str, object] = {"status": answer.status, "seconds": answer.seconds}
+    if answer.status == 200:
+        return GateResult("G2", Verdict.PASS, f"/health 200 in {answer.seconds:.1f} s", evidence)
+    why = f"status {answer.status}" if answer.status else answer.error
+    return GateResult("G2", Verdict.FAIL, f"/health: {why}", evidence)
+
+
+def judge_g3(seen: Observation, release: str, spec: Mapping[str, object]) -> GateResult:
+    """`/model_info` and `/server_info` name this start of this release.
+
+    `spec` holds what `/server_info` must say (SGLang's field names); a field the server does
+    not report is unknown, and unknown does not pass.
+    """
+    if seen.launch is None or seen.model_info is None or seen.server_info is None:
+        return GateResult("G3", Verdict.FAIL, "identity was not asked: the port is not ours", {})
+    want = seen.launch.weight_version
+    said = seen.model_info.values.get("weight_version")
+    server = seen.server_info.values
+    evidence: dict[str, object] = {
+        "weight_version": said,
+        "version": server.get("version"),
+        "simulated": server.get("ddops_simulated", False),
+    }
+    if not want.startswith(short(release) + "-"):
+        return GateResult("G3", Verdict.FAIL, f"launched {want}, want {short(release)}", evidence)
+    if said != want:
+        return GateResult(
+            "G3", Verdict.FAIL, f"the server says it is {said!r}, this start is {want!r}", evidence
+        )
+    wrong = {k: (server.get(k), v) for k, v in spec.items() if server.get(k) != v}
+    if wrong:
+        evidence["unlike"] = {k: list(v) for k, v in wrong.items()}
+        words = ", ".join(f"{k} is {a!r}, want {b!r}" for k, (a, b) in sorted(wrong.items()))
+        return GateResult("G3", Verdict.FAIL, f"not this release: {words}", evidence)
+    return GateResult("G3", Verdict.PASS, f"identity {want}", evidence)
+
+
+def _absent(seen: Observation) -> Verdict:
+    return Verdict.UNKNOWN if seen.engine is State.UNKNOWN else Verdict.FAIL

@@ -1,0 +1,175 @@
+"""One look at a service on its host, typed. Three-valued: what was not seen is unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ddops.command import cmd
+from ddops.errors import CommandFailed
+from ddops.layout import HostLayout
+from ddops.model import State
+from ddops.transport import Transport
+
+SCHEMA = "ddops.observation/1"
+#: SGLang's `/health` generates a token and polls once a second; shorter limits can never pass.
+HTTP_TIMEOUT_S = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The guard's record of one start."""
+
+    nonce: str
+    weight_version: str
+    release: str
+    op_id: str
+    pid: int
+    guard_pid: int
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """The service's port: listened on at all, and by a process of ours?"""
+
+    number: int
+    listening: bool
+    owned: bool
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one HTTP call gave: status, or the error that prevented one; `values` allow-listed."""
+
+    status: int | None = None
+    error: str = ""
+    seconds: float = 0.0
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """`log_tail` is raw: it is redacted before it is shown or stored."""
+
+    at: float
+    current: str | None
+    launch: Launch | None
+    engine: State
+    engine_why: str
+    pid: int | None
+    uptime_s: float | None
+    rss_bytes: int | None
+    port: Port
+    log_size: int
+    log_tail: str
+    health: Answer | None = None
+    model_info: Answer | None = None
+    server_info: Answer | None = None
+
+
+def observe(
+    transport: Transport,
+    layout: HostLayout,
+    python: str,
+    service: str,
+    port: int,
+    *,
+    http: bool = True,
+    deadline_s: float = 40.0,
+) -> Observation:
+    """Look once. Raises what the transport raises: then nothing is known, not `down`."""
+    where = layout.service(service)
+    words = [python, f"{layout.hostside}/observe.py", where.dir, str(port)]
+    if http:
+        words += ["--http", str(HTTP_TIMEOUT_S)]
+    done = transport.run(cmd(*words), deadline_s=deadline_s)
+    if not done.ok:
+        raise CommandFailed(
+            f"{transport.host}: the service {service} cannot be observed",
+            rc=done.rc,
+            stderr=done.err,
+            next=f"ddops provision {transport.host}",
+        )
+    return parse_observation(done.out)
+
+
+def parse_observation(text: str) -> Observation:
+    """Parse what `hostside/observe.py` printed; a wrong schema is an error, never a guess."""
+    try:
+        raw = json.loads(text)
+        if raw["schema"] != SCHEMA:
+            raise ValueError(f"schema {raw['schema']!r}, want {SCHEMA!r}")
+        return _observation(raw)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CommandFailed(
+            "the host's observation is not readable",
+            rc=0,
+            why=f"{type(error).__name__}: {error}",
+            next="ddops provision brings the host's scripts up to date",
+        ) from error
+
+
+def _observation(raw: dict[str, dict[str, object]]) -> Observation:
+    engine, port, log = raw["engine"], raw["port"], raw["log"]
+    return Observation(
+        at=float(str(raw["at"])),
+        current=_text(raw["current"]),
+        launch=_launch(raw["launch"]),
+        engine=State(engine["state"]),
+        engine_why=str(engine.get("why", "")),
+        pid=_whole(engine.get("pid")),
+        uptime_s=_number(engine.get("uptime_s")),
+        rss_bytes=_whole(engine.get("rss_bytes")),
+        port=Port(
+            int(str(port["port"])),
+            port["listening"] is True,
+            port["owned"] is True,
+            _text(port.get("owner")),
+        ),
+        log_size=int(str(log["size"])),
+        log_tail=str(log["tail"]),
+        health=_answer(raw.get("health")),
+        model_info=_answer(raw.get("model_info")),
+        server_info=_answer(raw.get("server_info")),
+    )
+
+
+def _launch(raw: dict[str, object] | None) -> Launch | None:
+    if raw is None:
+        return None
+    return Launch(
+        nonce=str(raw["nonce"]),
+        weight_version=str(raw["weight_version"]),
+        release=str(raw["release"]),
+        op_id=str(raw["op_id"]),
+        pid=int(str(raw["pid"])),
+        guard_pid=int(str(raw["guard_pid"])),
+        started=float(str(raw["started"])),
+    )
+
+
+def _answer(raw: dict[str, object] | None) -> Answer | None:
+    if raw is None:
+        return None
+    values = raw.get("values")
+    return Answer(
+        _whole(raw.get("status")),
+        str(raw.get("error", "")),
+        _number(raw.get("s")) or 0.0,
+        values if isinstance(values, dict) else {},
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None

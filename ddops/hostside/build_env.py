@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Builds an engine environment on this host: a venv from hashed locks. Prints JSON.
+
+    build_env.py SPEC_JSON
+
+SPEC: dir, digest, python packages as `torch` (a requirements file without hashes, or null),
+`lock` (a requirements file with hashes, or null), `dists` (source folders, installed without
+dependencies), `trees` (packages copied as they are), `find_links`, `index`.
+`env.json` is written last: a folder without it is half built and is built anew. What was
+installed is recorded by the hash of each distribution's own RECORD.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+SCHEMA = "ddops.env/1"
+
+
+def main(argv):
+    spec = json.loads(argv[0])
+    began = time.monotonic()
+    target = spec["dir"]
+    if os.path.exists(os.path.join(target, "env.json")):
+        print(json.dumps({"schema": SCHEMA, "built": False}))
+        return 0
+    shutil.rmtree(target, ignore_errors=True)
+    with_pip = bool(spec["torch"] or spec["lock"] or spec["dists"])
+    run([sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), target])
+    python = os.path.join(target, "bin", "python")
+    source = sources(spec)
+    if spec["torch"]:
+        run([*pip(python), *source, "-r", spec["torch"]])
+    if spec["lock"]:
+        run([*pip(python), *source, "--no-deps", "--require-hashes", "-r", spec["lock"]])
+    for dist in spec["dists"]:
+        run([*pip(python), "--no-deps", "--no-build-isolation", dist])
+    site = site_packages(python)
+    for tree in spec["trees"]:
+        shutil.copytree(tree, os.path.join(site, os.path.basename(tree)))
+    record = {
+        "schema": SCHEMA,
+        "digest": spec["digest"],
+        "python": sys.version.split()[0],
+        "packages": packages(site),
+        "built_s": round(time.monotonic() - began, 1),
+    }
+    write(os.path.join(target, "env.json"), record)
+    print(json.dumps({"schema": SCHEMA, "built": True, "built_s": record["built_s"]}))
+    return 0
+
+
+def pip(python):
+    return [python, "-m", "pip", "install", "-q", "--no-input", "--disable-pip-version-check"]
+
+
+def sources(spec):
+    """Where packages come from: a wheelhouse alone, an index, or what the host's pip knows."""
+    if spec["find_links"]:
+        return ["--no-index", "--find-links", spec["find_links"]]
+    return ["--index-url", spec["index"]] if spec["index"] else []
+
+
+def run(argv):
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode:
+        words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+        sys.stderr.write("%s ended with %d\n%s\n" % (" ".join(argv[:6]), done.returncode, words))
+        sys.exit(1)
+
+
+def site_packages(python):
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return subprocess.run(
+        [python, "-c", ask], capture_output=True, check=True, text=True
+    ).stdout.strip()
+
+
+def packages(site):
+    """Each installed distribution: name, version, sha256 of its RECORD (its files' hashes)."""
+    out = {}
+    for name in sorted(os.listdir(site)):
+        if not name.endswith(".dist-info"):
+            continue
+        record = os.path.join(site, name, "RECORD")
+        try:
+            with open(record, "rb") as f:
+                # Compiled files and install bookkeeping differ by machine; the wheel's own do not.
+                lines = [
+                    line
+                    for line in f.read().splitlines()
+                    if not line.startswith(b"../") and b"__pycache__" not in line
+                    and not line.startswith(name.encode() + b"/")
+                ]  # fmt: skip
+        except OSError:
+            continue
+        out[name[: -len(".dist-info")]] = hashlib.sha256(b"\n".join(sorted(lines))).hexdigest()
+    return out
+
+
+def write(path, value):
+    temp = path + ".partial"
+    with open(temp, "w", encoding="utf-8") as f:
+        json.dump(value, f, indent=1)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(temp, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

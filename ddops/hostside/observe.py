@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Says what is seen of one service on this host, as one JSON object. Changes nothing.
+
+    observe.py SERVICE_DIR PORT [--http TIMEOUT_S] [--log-bytes N]
+
+Looks at the process table, the listening socket and its owner, the launch record that the
+guard wrote, the end of the engine's log and, with `--http`, the engine's own answers. What
+`/server_info` and `/model_info` answer is taken in by allow-list: they can hold API keys.
+Three-valued: `unknown` where it could not be seen, `down` only on positive evidence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import http.client
+import json
+import os
+import sys
+import time
+
+SCHEMA = "ddops.observation/1"
+MODEL_INFO = ("model_path", "weight_version", "is_generation", "tokenizer_path")
+SERVER_INFO = (
+    "version", "ddops_simulated", "model_path", "served_model_name", "tp_size", "pp_size",
+    "ep_size", "device", "dtype", "attention_backend", "speculative_algorithm",
+    "speculative_num_draft_tokens", "speculative_draft_model_path", "speculative_dflash_block_size",
+    "max_total_num_tokens", "max_running_requests", "effective_max_running_requests_per_dp",
+    "weight_version", "host", "port",
+)  # fmt: skip
+
+
+def main(argv):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("service_dir")
+    parser.add_argument("port", type=int)
+    parser.add_argument("--http", type=float, default=0.0)
+    parser.add_argument("--log-bytes", type=int, default=4000)
+    args = parser.parse_args(argv)
+    json.dump(observe(args), sys.stdout)
+    return 0
+
+
+def observe(args):
+    launch = read_json(os.path.join(args.service_dir, "run", "launch.json"))
+    engine = process(launch)
+    out = {
+        "schema": SCHEMA,
+        "at": time.time(),
+        "current": current(args.service_dir),
+        "launch": launch,
+        "engine": engine,
+        "port": listening(args.port, args.service_dir, launch if engine["state"] == "up" else None),
+        "log": log_end(os.path.join(args.service_dir, "log", "engine.log"), args.log_bytes),
+    }
+    if args.http > 0 and out["port"]["owned"]:
+        client = Http(args.port, args.http, api_key(args.service_dir))
+        out["health"] = client.get("/health")
+        out["model_info"] = client.get_json("/model_info", MODEL_INFO)
+        out["server_info"] = client.get_json("/server_info", SERVER_INFO)
+    return out
+
+
+def current(service_dir):
+    """The digest that `current` names, or null."""
+    try:
+        return os.path.basename(os.readlink(os.path.join(service_dir, "current")))
+    except OSError:
+        return None
+
+
+def process(launch):
+    """Whether the engine of the last launch runs: same pid, same start tick, same boot."""
+    if launch is None:
+        return {"state": "down", "why": "never launched here"}
+    pid = launch["pid"]
+    if launch.get("boot_id") and launch["boot_id"] != boot_id():
+        return {"state": "down", "pid": pid, "why": "the host was booted since"}
+    fields = stat(pid)
+    if fields is None or fields[0] in ("Z", "X") or int(fields[19]) != launch["start_ticks"]:
+        return {"state": "down", "pid": pid, "why": "the process is gone"}
+    return {
+        "state": "up",
+        "pid": pid,
+        "uptime_s": round(time.time() - launch["started"], 1),
+        "rss_bytes": int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
+    }
+
+
+def listening(port, service_dir, launch):
+    """Who listens on the port, and whether that process belongs to our service."""
+    inodes = listen_inodes(port)
+    if not inodes:
+        return {"port": port, "listening": False, "owned": False, "owner": None}
+    pid = socket_owner(inodes)
+    if pid is None:
+        return {"port": port, "listening": True, "owned": False, "owner": "another user's process"}
+    owned = launch is not None and (
+        launch["guard_pid"] in ancestors(pid) or tag(pid) == service_dir
+    )
+    return {
+        "port": port,
+        "listening": True,
+        "owned": owned,
+        "owner_pid": pid,
+        "owner": command_line(pid),
+    }
+
+
+def listen_inodes(port):
+    out = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table, encoding="ascii") as f:
+                rows = f.read().splitlines()[1:]
+        except OSError:
+            continue  # no IPv6 here
+        for row in rows:
+            words = row.split()
+            if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+                out.add(words[9])
+    return out
+
+
+def socket_owner(inodes):
+    want = {"socket:[%s]" % i for i in inodes}
+    for fd in glob.iglob("/proc/[0-9]*/fd/*"):
+        try:
+            if os.readlink(fd) in want:
+                return int(fd.split("/")[2])
+        except OSError:
+            continue  # gone, or another user's
+    return None
+
+
+def ancestors(pid):
+    out: list[int] = []
+    while pid > 1 and len(out) < 64:
+        fields = stat(pid)
+        if fields is None:
+            break
+        pid = int(fields[1])
+        out.append(pid)
+    return out
+
+
+def tag(pid):
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as f:
+            for item in f.read().split(b"\0"):
+                if item.startswith(b"DDOPS_SERVICE="):
+                    return os.fsdecode(item.partition(b"=")[2])
+    except OSError:
+        return None
+    return None
+
+
+def command_line(pid):
+    """The first words of a process's command line: enough to name it, not its arguments."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as f:
+            words = f.read().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return None
+    return "pid %d %s" % (pid, " ".join(w for w in words[:3] if w)[:120])
+
+
+def stat(pid):
+    try:
+        with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as f:
+            return f.read().rpartition(") ")[2].split()
+    except OSError:
+        return None
+
+
+def boot_id():
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
+
+
+def log_end(path, limit):
+    """Size and last bytes of the log; the controller redacts it before anyone sees it."""
+    try:
+        with open(path, "rb") as f:
+            size = f.seek(0, os.SEEK_END)
+            f.seek(max(0, size - limit))
+            return {"size": size, "inode": os.fstat(f.fileno()).st_ino,
+                    "tail": f.read().decode("utf-8", "replace")}  # fmt: skip
+    except OSError:
+        return {"size": 0, "inode": 0, "tail": ""}
+
+
+def api_key(service_dir):
+    args = read_json(os.path.join(service_dir, "current", "secret-args.yaml"))
+    return (args or {}).get("api-key")
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    except (OSError, ValueError):
+        return None
+
+
+class Http:
+    """GET over loopback, one connection a call, bounded in time and size."""
+
+    def __init__(self, port, timeout, key):
+        self.port = port
+        self.timeout = timeout
+        self.headers = {"Authorization": "Bearer " + key} if key else {}
+
+    def get(self, path, limit=1 << 20):
+        began = time.monotonic()
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
+        try:
+            client.request("GET", path, headers=self.headers)
+            answer = client.getresponse()
+            body = answer.read(limit)
+            out = {"status": answer.status, "body": body.decode("utf-8", "replace")}
+        except (OSError, http.client.HTTPException) as error:
+            out = {"status": None, "error": "%s: %s" % (type(error).__name__, error)}
+        finally:
+            client.close()
+        out["s"] = round(time.monotonic() - began, 3)
+        if path == "/health":
+            out.pop("body", None)
+        return out
+
+    def get_json(self, path, allowed):
+        answer = self.get(path)
+        body = answer.pop("body", None)
+        if answer["status"] != 200 or body is None:
+            return answer
+        try:
+            value = json.loads(body)
+        except ValueError as error:
+            return {"status": 200, "error": "not JSON: %s" % error}
+        if not isinstance(value, dict):
+            return {"status": 200, "error": "not a JSON object"}
+        answer["values"] = {k: value[k] for k in allowed if k in value}
+        return answer
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

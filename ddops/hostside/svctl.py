@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Talks to this host's supervisord, and starts it where it does not run. Prints JSON.
+
+    svctl.py STATE_DIR SOCKET ensure
+    svctl.py STATE_DIR SOCKET status|start|stop|forget SERVICE
+    svctl.py STATE_DIR SOCKET shutdown
+
+`start` returns at once: whether the engine is ready is for gates to say. `stop` returns when
+the program has stopped and says which tagged processes are left, if any.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+import xmlrpc.client
+
+SCHEMA = "ddops.svctl/1"
+
+
+def main(argv):
+    state_dir, socket_path, verb = argv[0], argv[1], argv[2]
+    sys.path.insert(0, os.path.join(state_dir, "lib"))
+    sys.path.insert(0, os.path.join(state_dir, "hostside"))
+    service = argv[3] if len(argv) > 3 else ""
+    out = {"schema": SCHEMA, **Control(state_dir, socket_path).do(verb, service)}
+    json.dump(out, sys.stdout)
+    return 0
+
+
+class Control:
+    def __init__(self, state_dir, socket_path):
+        self.dir = state_dir
+        self.socket = socket_path
+        self.conf = os.path.join(state_dir, "supervisor", "supervisord.conf")
+
+    def do(self, verb, service):
+        if verb == "ensure":
+            return self.ensure()
+        api = self.connect()
+        if verb == "status" and api is None:
+            return {"daemon": "down", "state": None}
+        if verb in ("stop", "forget", "shutdown") and api is None:
+            return {"daemon": "down", "left": self.left(service) if service else []}
+        if api is None:
+            self.ensure()
+            api = self.connect()
+        if api is None:
+            return {"daemon": "down", "error": "supervisord does not answer on its socket"}
+        return getattr(self, verb)(api, service)
+
+    def ensure(self):
+        api = self.connect()
+        if api is not None:
+            return {"daemon": "up", "started": False, "pid": api.supervisor.getPID()}
+        folder = os.path.dirname(self.socket)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        seen = os.lstat(folder)
+        if seen.st_uid != os.getuid() or seen.st_mode & 0o077 or os.path.islink(folder):
+            return {"daemon": "down", "error": "%s is not ours alone" % folder}
+        if os.path.exists(self.socket):
+            os.unlink(self.socket)  # nobody answers there: left by a daemon that was killed
+        env = {**os.environ, "PYTHONPATH": os.path.join(self.dir, "lib")}
+        done = subprocess.run(
+            [sys.executable, "-m", "supervisor.supervisord", "-c", self.conf],
+            env=env, cwd=self.dir, stdin=subprocess.DEVNULL, capture_output=True, timeout=30,
+            check=False,
+        )  # fmt: skip
+        if done.returncode:
+            words = (done.stderr or done.stdout).decode("utf-8", "replace")
+            return {"daemon": "down", "error": words.strip()[-600:]}
+        api = self.wait(10)
+        if api is None:
+            return {"daemon": "down", "error": "supervisord does not answer on its socket"}
+        return {"daemon": "up", "started": True, "pid": api.supervisor.getPID()}
+
+    def connect(self):
+        if not os.path.exists(self.socket):
+            return None
+        from supervisor.xmlrpc import SupervisorTransport
+
+        transport = SupervisorTransport(None, None, "unix://" + self.socket)
+        api = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport)
+        try:
+            api.supervisor.getState()
+        except (OSError, xmlrpc.client.Error):
+            return None
+        return api
+
+    def wait(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            api = self.connect()
+            if api is not None:
+                return api
+            time.sleep(0.05)
+        return None
+
+    def status(self, api, service):
+        try:
+            info = api.supervisor.getProcessInfo(service)
+        except xmlrpc.client.Fault:
+            return {"daemon": "up", "state": None}
+        return {
+            "daemon": "up",
+            "state": info["statename"],
+            "pid": info["pid"] or None,
+            "exit_status": info["exitstatus"],
+            "why": info["spawnerr"] or None,
+        }
+
+    def start(self, api, service):
+        """Load the service's program file anew and start it; never waits for it."""
+        known = self.status(api, service)["state"]
+        if known in ("RUNNING", "STARTING"):
+            return {**self.status(api, service), "started": False}
+        if known is not None:
+            api.supervisor.stopProcessGroup(service)
+            api.supervisor.removeProcessGroup(service)
+        api.supervisor.reloadConfig()
+        api.supervisor.addProcessGroup(service)  # its program has autostart
+        return {**self.status(api, service), "started": True}
+
+    def stop(self, api, service):
+        if self.status(api, service)["state"] is not None:
+            api.supervisor.stopProcessGroup(service, True)
+        return {**self.status(api, service), "left": self.left(service)}
+
+    def forget(self, api, service):
+        """Stop, and take the program out, so that a restart of the daemon does not start it."""
+        out = self.stop(api, service)
+        path = os.path.join(self.dir, "services", service, "program.conf")
+        if os.path.exists(path):
+            os.unlink(path)
+        if out.get("state") is not None:
+            api.supervisor.removeProcessGroup(service)
+            api.supervisor.reloadConfig()
+        return out
+
+    def shutdown(self, api, _service):
+        pid = api.supervisor.getPID()
+        api.supervisor.shutdown()
+        end = time.monotonic() + 60
+        while os.path.exists("/proc/%d" % pid) and time.monotonic() < end:
+            time.sleep(0.05)
+        gone = not os.path.exists("/proc/%d" % pid)
+        return {"daemon": "down" if gone else "up", "left": []}
+
+    def left(self, service):
+        """Processes that still carry the service's tag, for up to three seconds."""
+        tagged = importlib.import_module("guard").tagged  # lies beside this file
+
+        where = os.path.join(self.dir, "services", service)
+        end = time.monotonic() + 3
+        while tagged(where) and time.monotonic() < end:
+            time.sleep(0.05)
+        return tagged(where)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,170 @@
+"""What people write in `inventory/`: hosts, services, profiles. The schema is these types.
+
+A `...Table` is what a file may hold. The type without that ending is the loaded entry: it
+knows its name and where it was written. No type here holds a secret, only references to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+OriginKind = Literal["project", "lab", "shipped"]
+HostClass = Literal["pcie", "nvlink", "cpu"]
+EngineEnv = Literal["sglang", "sglang-cpu", "sim"]
+SupervisorKind = Literal["systemd", "process"]
+Algorithm = Literal["none", "DFLASH", "DDTREE", "EAGLE3", "NGRAM"]
+EvidenceStatus = Literal["measured", "reported", "untested"]
+
+Text = Annotated[str, Meta(min_length=1)]
+HostPath = Annotated[str, Meta(pattern=r"^/", description="an absolute path on the host")]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Count = Annotated[int, Meta(ge=1)]
+Scalar = str | int | float | bool
+LaunchValue = Scalar | tuple[str | int | float, ...]
+
+
+class Origin(Struct, frozen=True):
+    """Where an entry was written. `line` is its table's, 1 for a file of its own."""
+
+    kind: OriginKind
+    file: Path
+    line: int = 1
+
+    @property
+    def tag(self) -> str:
+        """What a listing shows behind the name; nothing for the project's own entries."""
+        return "" if self.kind == "project" else f"[{self.kind}]"
+
+
+class Pins(Struct, frozen=True, kw_only=True):
+    """What must not change unasked: `host_key` is `SHA256:` and 43 characters."""
+
+    host_key: Annotated[str, Meta(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")] | None = None
+    gpu_uuids: tuple[Annotated[str, Meta(pattern=r"^GPU-[0-9a-f-]{36}$")], ...] = ()
+
+
+class HostTable(Struct, frozen=True, kw_only=True):
+    """`[hosts.NAME]` of hosts.toml."""
+
+    ssh: Annotated[
+        str, Meta(pattern=r"^[^-\s][^\s]*$", description="what ssh would be called with")
+    ]
+    ssh_config: Text | None = None
+    groups: tuple[Text, ...] = ()
+    engine_dir: HostPath = "/opt/ddops"
+    host_class: HostClass | None = field(name="class", default=None)
+    engine_env: EngineEnv = "sglang"
+    supervisor: SupervisorKind = "systemd"
+    wheelhouse: HostPath | None = None
+    pip_index: Text | None = None
+    python: Text = "python3"
+    pins: Pins = Pins()
+    simulated: bool = False
+    vars: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+class Host(HostTable, frozen=True, kw_only=True):
+    """A machine. Two hosts of one name and file are one host."""
+
+    name: str
+    origin: Origin
+
+    def __hash__(self) -> int:
+        return hash((Host, self.name))
+
+
+class ServiceTable(Struct, frozen=True, kw_only=True):
+    """services/NAME.toml: what is served, where, and what it must prove.
+
+    `model_path` and `draft_path` are paths on the host and may hold `${engine_dir}`.
+    `model_source`, `draft_source` and `golden` are looked up in the project, then in the package.
+    """
+
+    model: Text
+    revision: Text | None = None
+    model_path: Text | None = None
+    model_source: Text | None = None
+    draft: Text | None = None
+    draft_revision: Text | None = None
+    draft_path: Text | None = None
+    draft_source: Text | None = None
+    profile: Text
+    hosts: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    port: Port = 30000
+    listen: Text = "127.0.0.1"
+    nnodes: Count = 1
+    gates: tuple[str, ...] = ()
+    golden: Text | None = None
+    served_model_name: Text | None = None
+    api_key: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Service(ServiceTable, frozen=True, kw_only=True):
+    """One thing that is served."""
+
+    name: str
+    origin: Origin
+
+    def __hash__(self) -> int:
+        return hash((Service, self.name))
+
+
+class Spec(Struct, frozen=True, kw_only=True):
+    """Speculative decoding. `budget` counts a tree's nodes besides its root.
+
+    `block` is the drafter's block size, so a draft is at most `block - 1` tokens deep.
+    """
+
+    algorithm: Algorithm = "none"
+    budget: Count | None = None
+    topk: Count | None = None
+    block: Annotated[int, Meta(ge=2)] | None = None
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """Why anyone should believe in a profile. `runs` are ids of the ledger."""
+
+    status: EvidenceStatus = "untested"
+    runs: tuple[Text, ...] = ()
+    source: str = ""
+    note: str = ""
+
+
+class ProfileTable(Struct, frozen=True, kw_only=True):
+    """profiles/NAME.toml: launch settings. `launch` has the engine's option names without `--`."""
+
+    engine: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9]*-[0-9][0-9a-z.]*$")] = "sglang-0.5.23"
+    launch: Mapping[str, LaunchValue] = field(default_factory=dict)
+    spec: Spec = Spec()
+    env: Mapping[str, str] = field(default_factory=dict)
+    evidence: Evidence = Evidence()
+
+
+class Profile(ProfileTable, frozen=True, kw_only=True):
+    """Launch settings under a name."""
+
+    name: str
+    origin: Origin
+
+    def __hash__(self) -> int:
+        return hash((Profile, self.name))
+
+
+class HostsFile(Struct, frozen=True, kw_only=True):
+    """hosts.toml: machines, and other names for hosts, groups and services."""
+
+    hosts: Mapping[str, HostTable] = field(default_factory=dict)
+    aliases: Mapping[str, Text] = field(default_factory=dict)
+
+
+class Alias(Struct, frozen=True):
+    """Another name for a host, a group or a service."""
+
+    name: str
+    target: str
+    origin: Origin

@@ -1,0 +1,205 @@
+"""Brings a lab up and takes it down. A lab that crashed is cleaned by the next `up`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddops.errors import DdopsError, LockHeldError, RefusedError
+from ddops.events import Event, Reporter
+from ddops.lab.host import find_sshd, keygen, make_host, place, start_sshd
+from ddops.lab.processes import end_all, lab_processes, with_descendants
+from ddops.lab.spec import LabHost, LabPaths, LabSpec, LabState
+from ddops.layout import HostLayout
+from ddops.render import Lookup
+
+#: Engines stop within their own grace; what takes longer is killed.
+STOP_GRACE_S = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """One project's lab. `taken` are names the project's own inventory defines."""
+
+    paths: LabPaths
+    lookup: Lookup
+    cache: Path
+    report: Reporter
+
+    def up(self, spec: LabSpec, taken: frozenset[str] = frozenset()) -> tuple[LabState, bool]:
+        """Start the lab; returns its state and whether anything was started."""
+        with self._locked():
+            old = self.state()
+            if old is not None and old.ready and self._alive(old):
+                if old.spec == spec:
+                    return old, False
+                raise RefusedError(
+                    f"a lab of another shape is up: {old.spec.hosts} x {old.spec.gpu},"
+                    f" engine {old.spec.engine}",
+                    next="ddops lab down",
+                )
+            clash = sorted(taken & {*spec.names(), "lab"})
+            if clash:
+                raise RefusedError(
+                    f"the project's own inventory defines {', '.join(clash)}",
+                    why="a lab host must never stand in for a host you own",
+                    next="rename it in inventory/hosts.toml, or use a project of its own",
+                )
+            if self.paths.dir.exists():
+                self._say("a lab that did not end well is in the way; cleaning it")
+                self._clean(old)
+            sshd = find_sshd()
+            try:
+                return self._start(spec, sshd), True
+            except BaseException:
+                self._clean(self.state())
+                raise
+
+    def down(self) -> bool:
+        """Stop everything of the lab and remove it; False when there was none."""
+        with self._locked():
+            if not self.paths.dir.exists():
+                return False
+            self._clean(self.state())
+            return True
+
+    def state(self) -> LabState | None:
+        try:
+            return LabState.load(self.paths.state.read_text())
+        except (OSError, ValueError, KeyError, TypeError, DdopsError):
+            return None  # none, or half written by one that crashed: cleaned all the same
+
+    def _start(self, spec: LabSpec, sshd: str) -> LabState:
+        self.paths.dir.mkdir(parents=True, mode=0o700)
+        self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        hosts = tuple(place(name, i) for i, name in enumerate(spec.names(), 1))
+        state = LabState(spec, hosts, ready=False, made=_privsep_dir())
+        self._write(state)
+        keygen(self.paths.key, "lab login")
+        shutil.copy2(f"{self.paths.key}.pub", self.paths.dir / "authorized_keys")
+        for host in hosts:
+            make_host(self.paths, host, spec, self.lookup, self.cache)
+            start_sshd(self.paths, host, sshd)
+        for host in hosts:
+            _wait_listening(host)
+        self._write_ssh(hosts)
+        self._write_inventory(spec, hosts)
+        state = replace(state, ready=True)
+        self._write(state)
+        return state
+
+    def _write(self, state: LabState) -> None:
+        temp = self.paths.state.with_suffix(".partial")
+        temp.write_text(state.dump())
+        temp.replace(self.paths.state)
+
+    def _write_ssh(self, hosts: tuple[LabHost, ...]) -> None:
+        known, config = [], []
+        for h in hosts:
+            kind, key = (self.paths.host(h.name) / "hostkey.pub").read_text().split()[:2]
+            known.append(f"[{h.address}]:{h.ssh_port} {kind} {key}\n")
+            config.append(f"Host {h.name}\n  HostName {h.address}\n  Port {h.ssh_port}\n")
+        self.paths.known_hosts.write_text("".join(known))
+        quoted = f'"{self.paths.known_hosts}"'
+        config.append(
+            f'Host *\n  IdentityFile "{self.paths.key}"\n  IdentitiesOnly yes\n'
+            f"  IdentityAgent none\n  UserKnownHostsFile {quoted}\n"
+            "  GlobalKnownHostsFile /dev/null\n"
+            "  StrictHostKeyChecking yes\n  BatchMode yes\n  ConnectTimeout 10\n"
+        )
+        self.paths.ssh_config.write_text("".join(config))
+
+    def _write_inventory(self, spec: LabSpec, hosts: tuple[LabHost, ...]) -> None:
+        self.paths.inventory.mkdir(mode=0o700)
+        text = "".join(_host_toml(self.paths, spec, h) for h in hosts)
+        (self.paths.inventory / "hosts.toml").write_text(text)
+
+    def _alive(self, state: LabState) -> bool:
+        return all(_listening(h) for h in state.hosts)
+
+    def _clean(self, state: LabState | None) -> None:
+        where = self.paths.dir
+        left = end_all(lambda: with_descendants(lab_processes(where)), grace_s=STOP_GRACE_S)
+        if left:
+            raise DdopsError(f"processes of the lab cannot be ended: {left}", next="ps -fp <pid>")
+        for host in where.glob("hosts/*"):
+            socket_dir = Path(HostLayout(str(host / "engine")).socket).parent
+            if where not in socket_dir.parents:
+                shutil.rmtree(socket_dir, ignore_errors=True)
+        for path in state.made if state else ():
+            Path(path).rmdir()
+        shutil.rmtree(where)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One `up` or `down` at a time; a second one is told, not queued."""
+        lock = self.paths.dir.with_suffix(".flock")
+        lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with lock.open("w") as f:
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise LockHeldError(
+                    "another `ddops lab` command is at work on this lab",
+                    next="wait for it, then again",
+                ) from error
+            yield
+
+    def _say(self, message: str) -> None:
+        self.report.emit(Event("lab", message))
+
+
+def _privsep_dir() -> tuple[str, ...]:
+    """sshd run by root wants /run/sshd; made only where it is missing, and removed after."""
+    path = Path("/run/sshd")
+    if os.geteuid() != 0 or path.exists():
+        return ()
+    path.mkdir(mode=0o755)
+    return (str(path),)
+
+
+def _listening(host: LabHost) -> bool:
+    try:
+        socket.create_connection((host.address, host.ssh_port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _wait_listening(host: LabHost) -> None:
+    for _ in range(200):
+        if _listening(host):
+            return
+        time.sleep(0.02)
+    raise DdopsError(f"sshd of lab host {host.name} does not listen", next="ddops lab down")
+
+
+def _host_toml(paths: LabPaths, spec: LabSpec, host: LabHost) -> str:
+    cpu = spec.gpu == "cpu"
+    groups = ["lab"] if cpu else ["lab-gpu"]
+    values: dict[str, object] = {
+        "ssh": host.name,
+        "ssh_config": str(paths.ssh_config),
+        "groups": groups,
+        "engine_dir": str(paths.engine_dir(host.name)),
+        "class": "cpu" if cpu else ("pcie" if spec.gpu == "pcie" else "nvlink"),
+        "engine_env": spec.engine,
+        "supervisor": "process",
+        "simulated": not cpu,
+    }
+    variables: dict[str, object] = {"port": host.service_port}
+    if not cpu:
+        variables["root"] = str(paths.host(host.name) / "root")
+    lines = [f"[hosts.{host.name}]"]
+    lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()]
+    lines += [f"[hosts.{host.name}.vars]"]
+    lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in variables.items()]
+    return "\n".join(lines) + "\n\n"

@@ -1,0 +1,184 @@
+"""The host's own lock: who is at work here. It lives on the target, so a second operator sees it.
+
+Taking it is one rename of a prepared folder onto the lock's name: the kernel refuses when the
+lock is held, and the owner's name is in it from the first moment.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from ddops.command import sh
+from ddops.errors import CommandFailed, DdopsError, LockHeldError
+from ddops.layout import HostLayout
+from ddops.transport import Transport
+
+HEARTBEAT_S = 10.0
+#: A lock whose heart has not beaten for this long is stale: it may be released by hand.
+STALE_S = 60.0
+
+_TAKE = """
+set -u; umask 077; lock=$1; new="$1.$2"
+mkdir -p "$(dirname "$lock")" && mkdir "$new" || exit 1
+cat > "$new/owner.json" && : > "$new/heartbeat" || exit 1
+if mv -T "$new" "$lock" 2>/dev/null; then exit 0; fi
+rm -rf "$new"; [ -d "$lock" ] && exit 75; exit 1
+"""
+_READ = """
+[ -d "$1" ] || exit 3
+cat "$1/owner.json" 2>/dev/null; printf '\\n'
+seen=$(stat -c %Y "$1/heartbeat" 2>/dev/null || stat -c %Y "$1")
+now=$(date +%s); echo $((now - seen))
+"""
+_BEAT = 'grep -qF "$2" "$1/owner.json" && touch "$1/heartbeat"'
+# The folder is renamed away first: a half-removed lock would look free to nobody and held to all.
+_RELEASE = """
+[ -d "$1" ] || exit 3
+if [ -n "$2" ]; then grep -qF "$2" "$1/owner.json" || exit 75; fi
+mv -T "$1" "$1.$3" && rm -rf "$1.$3"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a lock. `token` is the run's own and is never shown to others."""
+
+    token: str
+    who: str
+    where: str
+    pid: int
+    purpose: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lock as seen on the host. `age_s` is the time since its last heartbeat."""
+
+    owner: Owner | None
+    age_s: float
+
+    @property
+    def stale(self) -> bool:
+        return self.age_s > STALE_S
+
+    def describe(self) -> str:
+        """Owner, purpose and age in words."""
+        if self.owner is None:
+            return f"an unreadable owner, last heartbeat {self.age_s:.0f} s ago"
+        o = self.owner
+        return (
+            f"{o.who}@{o.where} pid {o.pid} ({o.purpose}) since {o.at},"
+            f" last heartbeat {self.age_s:.0f} s ago{', stale' if self.stale else ''}"
+        )
+
+
+def read(transport: Transport, layout: HostLayout) -> Held | None:
+    """The host's lock, or None when it is free."""
+    done = transport.run(sh(_READ, layout.lock))
+    if done.rc == 3:
+        return None
+    if not done.ok:
+        raise CommandFailed(
+            f"{transport.host}: the lock cannot be read", rc=done.rc, stderr=done.err
+        )
+    text, _, age = done.out.strip().rpartition("\n")
+    try:
+        owner = Owner(**json.loads(text))
+    except (ValueError, TypeError):
+        owner = None
+    return Held(owner, float(age))
+
+
+def take(
+    transport: Transport,
+    layout: HostLayout,
+    owner: Owner,
+    *,
+    wait_s: float = 0.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Take the lock, waiting up to `wait_s`; `LockHeldError` names the owner."""
+    body = json.dumps(asdict(owner)).encode()
+    waited = 0.0
+    while True:
+        done = transport.run(sh(_TAKE, layout.lock, secrets.token_hex(4)).with_stdin(body))
+        if done.ok:
+            return
+        if done.rc != 75:
+            raise CommandFailed(
+                f"{transport.host}: the lock cannot be taken", rc=done.rc, stderr=done.err,
+                next=f"ddops provision {transport.host}",
+            )  # fmt: skip
+        if waited >= wait_s:
+            held = read(transport, layout)
+            what = held.describe() if held else "somebody who released it just now"
+            stale = held is not None and held.stale
+            raise LockHeldError(
+                f"{transport.host}: locked by {what}",
+                next=f"ddops lock release {transport.host} --stale"
+                if stale
+                else "wait for it (--lock-wait SECONDS)",
+            )
+        sleep(1.0)
+        waited += 1.0
+
+
+def release(transport: Transport, layout: HostLayout, *, token: str = "") -> bool:
+    """Give the lock back; with a token only if it is still ours. False when it was free."""
+    done = transport.run(sh(_RELEASE, layout.lock, token, secrets.token_hex(4)))
+    if done.rc == 3:
+        return False
+    if done.rc == 75:
+        raise LockHeldError(
+            f"{transport.host}: the lock is no longer ours",
+            why="somebody released or took it in the meantime",
+            next=f"ddops lock status {transport.host}",
+        )
+    if not done.ok:
+        raise CommandFailed(
+            f"{transport.host}: the lock cannot be released", rc=done.rc, stderr=done.err
+        )
+    return True
+
+
+@contextmanager
+def holding(
+    transport: Transport, layout: HostLayout, owner: Owner, *, wait_s: float = 0.0
+) -> Iterator[None]:
+    """Hold the lock for a block, its heart beating meanwhile.
+
+    When the host cannot be reached at the end, the lock stays and goes stale; the error of the
+    block, if there is one, is not hidden by that.
+    """
+    take(transport, layout, owner, wait_s=wait_s)
+    stop = threading.Event()
+    heart = threading.Thread(
+        target=_beat, args=(transport, layout, owner.token, stop), daemon=True, name="heartbeat"
+    )
+    heart.start()
+    try:
+        yield
+    except BaseException as error:
+        stop.set()
+        try:
+            release(transport, layout, token=owner.token)
+        except DdopsError as second:
+            error.add_note(f"and the lock on {transport.host} stays: {second.what}")
+        raise
+    stop.set()
+    release(transport, layout, token=owner.token)
+
+
+def _beat(transport: Transport, layout: HostLayout, token: str, stop: threading.Event) -> None:
+    while not stop.wait(HEARTBEAT_S):
+        try:
+            transport.run(sh(_BEAT, layout.lock, token), deadline_s=HEARTBEAT_S)
+        except DdopsError:
+            continue  # a lost connection shows in the work itself; the lock then goes stale

@@ -1,0 +1,121 @@
+"""Which steps a host needs, from what the inventory says it is for."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddops.inventory.model import Host, Service
+from ddops.layout import HostLayout
+from ddops.plan import Step
+from ddops.provision.envs import EnvRecipe, env_recipe
+from ddops.provision.steps import (
+    DaemonStep,
+    DirsStep,
+    EnvStep,
+    FileStep,
+    HostSide,
+    PresentStep,
+    TreeStep,
+)
+from ddops.render import render
+from ddops.transport import Transport
+
+Lookup = Callable[[str], Path]
+
+#: What a stand-in for weights says of itself.
+_PLACEHOLDER = '{"ddops_simulated": true, "note": "no weights: a recorded lab host"}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """Everything that provisioning one host needs. `workdir` is a scratch folder of the caller."""
+
+    transport: Transport
+    host: Host
+    services: Sequence[Service]
+    lookup: Lookup
+    workdir: Path
+
+    @property
+    def layout(self) -> HostLayout:
+        return HostLayout(self.host.engine_dir)
+
+    def recipe(self) -> EnvRecipe:
+        return env_recipe(self.host.engine_env, self.lookup, self.workdir)
+
+    def steps(self) -> list[Step]:
+        """All steps in order. Pure but for reading local files."""
+        layout, side = self.layout, HostSide(self.transport, self.layout, self.host.python)
+        state = layout.state
+        dirs = (
+            (self.host.engine_dir, 0o755), (state, 0o700), (layout.models, 0o755),
+            (f"{self.host.engine_dir}/env", 0o755), (f"{state}/inputs", 0o700),
+            (f"{state}/services", 0o700), (layout.lib, 0o700), (f"{state}/supervisor", 0o700),
+        )  # fmt: skip
+        steps: list[Step] = [
+            DirsStep("dirs", "folders", side, dirs),
+            TreeStep("hostside", "host-side scripts", side, _package_dir("ddops.hostside"),
+                     layout.hostside, state),
+        ]  # fmt: skip
+        steps += self._env_steps(side)
+        for service in self.services:
+            steps += self._weights(side, service)
+        if self.host.supervisor == "process":
+            steps += self._supervisor_steps(side)
+        return steps
+
+    def _env_steps(self, side: HostSide) -> list[Step]:
+        recipe, layout = self.recipe(), self.layout
+        return [
+            TreeStep("inputs", "engine environment: inputs", side, recipe.folder,
+                     layout.inputs(recipe.digest), layout.state),
+            EnvStep("env", f"engine environment ({recipe.kind})", side, recipe,
+                    self.host.wheelhouse, self.host.pip_index),
+        ]  # fmt: skip
+
+    def _weights(self, side: HostSide, service: Service) -> list[Step]:
+        steps: list[Step] = []
+        for what, path, source in (
+            (service.model, service.model_path, service.model_source),
+            (service.draft, service.draft_path, service.draft_source),
+        ):
+            if what is None or path is None:
+                continue
+            remote = path.replace("${engine_dir}", self.host.engine_dir)
+            step_id = f"weights:{what}"
+            if source is not None:
+                steps.append(TreeStep(step_id, f"weights of {what}", side, self.lookup(source),
+                                      remote, self.layout.models))  # fmt: skip
+            elif self.host.engine_env == "sim":
+                steps.append(FileStep(step_id, f"placeholder for {what}", side,
+                                      f"{remote}/config.json", _PLACEHOLDER, 0o644))  # fmt: skip
+            else:
+                steps.append(PresentStep(step_id, f"weights of {what}", side, remote, what))
+        if self.host.engine_env == "sim" and service.golden:
+            # The stand-in has no weights: it answers golden prompts from this file.
+            steps.append(FileStep(f"golden:{service.name}", "the stand-in's answers", side,
+                                  f"{self.layout.models}/golden.json",
+                                  self.lookup(service.golden).read_text(encoding="utf-8"),
+                                  0o644))  # fmt: skip
+        return steps
+
+    def _supervisor_steps(self, side: HostSide) -> list[Step]:
+        layout = self.layout
+        conf = render(
+            self.lookup, "supervisord.conf.j2", {"socket": layout.socket, "state_dir": layout.state}
+        )
+        return [
+            TreeStep("supervisor", "process supervisor", side, _package_dir("supervisor"),
+                     f"{layout.lib}/supervisor", layout.lib),
+            FileStep("supervisor.conf", "process supervisor: configuration", side,
+                     layout.supervisor_conf, conf),
+            DaemonStep("supervisord", "process supervisor: running", side),
+        ]  # fmt: skip
+
+
+def _package_dir(name: str) -> Path:
+    """The folder of an installed package of ours or of a dependency."""
+    return Path(str(importlib.resources.files(name)))

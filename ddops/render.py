@@ -1,0 +1,63 @@
+"""Jinja2, sandboxed and strict: an unknown name is an error, never an empty string.
+
+Templates are looked up in the project first and in the package second. Rendering is pure:
+text and values in, text out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from jinja2 import StrictUndefined, TemplateError, UndefinedError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ddops.errors import ConfigError, Problem
+
+#: Finds a template by its name below `templates/`; raises when there is none.
+Lookup = Callable[[str], Path]
+
+
+def render(lookup: Lookup, name: str, values: Mapping[str, object]) -> str:
+    """Render `templates/<name>`. Errors name the template's file and line."""
+    path = lookup(f"templates/{name}")
+    try:
+        return render_text(path.read_text(encoding="utf-8"), values)
+    except (TemplateError, UnicodeDecodeError) as error:
+        line = getattr(error, "lineno", None) or _line_of(error)
+        raise ConfigError(
+            [Problem(str(path), line, "", f"template: {error}")],
+            next="mend the template, or remove it to use the shipped one",
+        ) from error
+
+
+def render_text(text: str, values: Mapping[str, object]) -> str:
+    """Render template text. A value with a line break cannot enter at all."""
+    env = ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # nosec: output is unit files and shell, not HTML
+        finalize=_one_line,
+    )
+    env.filters["shq"] = lambda value: shlex.quote(str(value))
+    return env.from_string(text).render(dict(values))
+
+
+def _one_line(value: object) -> object:
+    """A line break in a value would start a new directive in a unit or config file."""
+    if isinstance(value, str) and any(c in value for c in "\n\r\0"):
+        raise UndefinedError(f"value with a line break or NUL in a template: {value!r}")
+    return value
+
+
+def _line_of(error: BaseException) -> int:
+    """The line of a run-time template error, from the innermost template frame; 0 if unknown."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

@@ -1,0 +1,114 @@
+"""One command on one session channel: both outputs bounded, input written beside the reading."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+import paramiko  # type: ignore[import-untyped,unused-ignore]
+
+from ddops.model import Result
+from ddops.transport.common import Bounded
+
+_CHUNK = 1 << 15
+_BUSY_S, _AGAIN_S = 1.0, 0.02
+
+
+class NotStartedError(Exception):
+    """No session could be opened, so nothing ran."""
+
+
+class BrokenError(Exception):
+    """The session ended without a status: what ran is unknown."""
+
+
+class Exec:
+    """Runs in a worker thread; the thread that waits for it may `abandon` it."""
+
+    def __init__(self, text: bytes, stdin: bytes | None, limit: int) -> None:
+        self._text = text
+        self._stdin = stdin
+        self._out, self._err = Bounded(limit), Bounded(limit)
+        self._channel: paramiko.Channel | None = None
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Start nothing any more, and close what was started. Never waits."""
+        self._abandoned = True
+        if self._channel is not None:
+            # Closing sends, and sending to a frozen host blocks.
+            threading.Thread(target=self._channel.close, name="ssh-close", daemon=True).start()
+
+    def run(self, transport: paramiko.Transport, timeout_s: float) -> Result:
+        """The command's result. No PTY, no agent forwarding, no environment."""
+        start = time.monotonic()
+        self._channel = channel = self._session(transport, timeout_s)
+        try:
+            if self._abandoned:  # a frozen host has come back after the deadline
+                raise BrokenError("given up before it was sent")
+            channel.exec_command(self._text)
+            helpers = [self._beside(self._read, channel.recv_stderr, self._err)]
+            if self._stdin:
+                helpers.append(self._beside(self._write, channel, self._stdin))
+            else:
+                channel.shutdown_write()
+            self._read(channel.recv, self._out)
+            helpers[0].join()
+            rc = channel.recv_exit_status()
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise BrokenError(str(error) or type(error).__name__) from error
+        finally:
+            with contextlib.suppress(Exception):
+                channel.close()
+        # A status with streams that were cut off is not an answer either.
+        if rc < 0 or not (channel.eof_received or transport.is_active()):
+            raise BrokenError("the session ended without a status")
+        cut = self._out.truncated or self._err.truncated
+        taken = time.monotonic() - start
+        return Result(rc, self._out.value(), self._err.value(), taken, cut)
+
+    def _session(self, transport: paramiko.Transport, timeout_s: float) -> paramiko.Channel:
+        """A session; a refusal is waited out for a moment.
+
+        sshd counts a session until it has reaped it, a little after the client closed it, so a
+        busy connection may be refused although it stays within MaxSessions.
+        """
+        until = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                return transport.open_session(timeout=timeout_s)
+            except Exception as error:  # paramiko raises whatever ended its thread
+                over = time.monotonic() > until or self._abandoned
+                if (
+                    over
+                    or not isinstance(error, paramiko.SSHException)
+                    or not transport.is_active()
+                ):
+                    raise NotStartedError(str(error) or type(error).__name__) from error
+            time.sleep(_AGAIN_S)
+
+    @staticmethod
+    def _beside(work: Callable[..., None], *args: object) -> threading.Thread:
+        thread = threading.Thread(target=work, args=args, name="ssh-stream", daemon=True)
+        thread.start()
+        return thread
+
+    @staticmethod
+    def _read(receive: Callable[[int], bytes], sink: Bounded) -> None:
+        """To the end, so that the other side is never blocked by what is not kept."""
+        while chunk := receive(_CHUNK):
+            sink.feed(chunk)
+
+    @staticmethod
+    def _write(channel: paramiko.Channel, data: bytes) -> None:
+        """All of it, then the end. Not `sendall`, which copies the rest for every packet."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[channel.send(bytes(view[:_CHUNK])) :]
+            channel.shutdown_write()
+        except Exception:
+            # The command ended without reading it all, or the link broke: the status tells.
+            return

@@ -1,0 +1,1 @@
+"""Only what a flag check imports: `sglang.srt.server_args`."""
