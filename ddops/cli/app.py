@@ -15,7 +15,7 @@ from ddops.events import Event, Level, Reporter, TextReporter
 
 if TYPE_CHECKING:
     from ddops.inventory import Host, Inventory, Selection
-    from ddops.lab import Lab
+    from ddops.lab.control import Lab
     from ddops.ledger import Ledger
     from ddops.transport import ConnectPolicy, SshTarget, Transport
 
@@ -95,7 +95,8 @@ class App:
 
     def lab(self) -> Lab:
         from ddops.config import paths
-        from ddops.lab import Lab, LabPaths
+        from ddops.lab import LabPaths
+        from ddops.lab.control import Lab
 
         return Lab(LabPaths(self.project.lab), self.lookup, paths().cache, self.report)
 

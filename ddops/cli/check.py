@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from ddops.cli.app import App, end_together
 from ddops.cli.options import as_json, targets
-from ddops.cli.output import emit_json, emit_table
-from ddops.compat import Finding, Subject, judge
-from ddops.errors import RefusedError
-from ddops.inventory import Host
-from ddops.model import Verdict
-from ddops.probe import Facts, collect
+
+if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from ddops.cli.app import App
+    from ddops.compat import Finding
+    from ddops.inventory import Host
+    from ddops.probe import Facts
 
 
 def facts_of(app: App, host: Host) -> Facts:
     """One host's facts, in one round trip."""
+    from ddops.probe import collect
+
     root = str(host.vars.get("root", "/"))
     return collect(app.transport(host), host.python, host.engine_dir, root)
 
@@ -27,6 +30,10 @@ def probe(
     app: App, target: tuple[str, ...], limit: tuple[str, ...], exclude: tuple[str, ...]
 ) -> None:
     """Collect facts and print them as JSON. Reads only, needs no root."""
+    from ddops.cli.app import end_together
+    from ddops.cli.output import emit_json
+    from ddops.probe import Facts
+
     hosts = app.select(target, limit, exclude).hosts
     outcomes = app.fan_out(hosts, lambda h: facts_of(app, h))
     emit_json("probe", {h.name: dict(f.raw) for h, f in outcomes if isinstance(f, Facts)})
@@ -52,6 +59,9 @@ def check(
     ddops check lab
     ddops check b300 --json
     """
+    from ddops.cli.app import end_together
+    from ddops.cli.output import emit_json, emit_table
+
     hosts = app.select(target, limit, exclude).hosts
     outcomes = app.fan_out(hosts, lambda h: judged(facts_of(app, h), h))
     seen = [(h, o) for h, o in outcomes if not isinstance(o, Exception)]
@@ -61,12 +71,16 @@ def check(
         rows = [
             (h.name, f.verdict.value, f.check, _words(f)) for h, findings in seen for f in findings
         ]
-        emit_table(("HOST", "VERDICT", "CHECK", "SEEN"), rows)
+        if rows:
+            emit_table(("HOST", "VERDICT", "CHECK", "SEEN"), rows)
     end_together([(h.name, _refusal(h, o)) for h, o in outcomes], app.report)
 
 
 def judged(facts: Facts, host: Host) -> list[Finding]:
     """All findings of a host; simulated facts say so in a row of their own."""
+    from ddops.compat import Finding, Subject, judge
+    from ddops.model import Verdict
+
     subject = Subject(facts, host.host_class or "cpu", host.engine_env, host.pins.gpu_uuids)
     findings = judge(subject)
     if facts.simulated:
@@ -78,6 +92,9 @@ def judged(facts: Facts, host: Host) -> list[Finding]:
 
 
 def _refusal(host: Host, outcome: list[Finding] | Exception) -> Exception | None:
+    from ddops.errors import RefusedError
+    from ddops.model import Verdict
+
     if isinstance(outcome, Exception):
         return outcome
     bad = [f.check for f in outcome if f.verdict in (Verdict.FAIL, Verdict.UNKNOWN)]

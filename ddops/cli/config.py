@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.app import App
 from ddops.cli.options import as_json
-from ddops.cli.output import emit_json, emit_table
+
+if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from ddops.cli.app import App
 
 
 @click.group()
@@ -22,6 +24,8 @@ def config() -> None:
 @click.pass_obj
 def show(app: App, origin: bool, as_json: bool) -> None:
     """The settings in force."""
+    from ddops.cli.output import emit_json, emit_table
+
     settings = app.settings
     if as_json:
         emit_json("config", settings.show(origin=origin))
@@ -51,6 +55,7 @@ def schema(file: str | None) -> None:
 @click.pass_obj
 def paths(app: App, as_json: bool) -> None:
     """Where things lie on this machine. Nothing here is made before it is needed."""
+    from ddops.cli.output import emit_json, emit_table
     from ddops.config import data_root
     from ddops.config import paths as user_paths
 

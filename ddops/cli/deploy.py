@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.app import App, end_together
 from ddops.cli.options import as_json, confirm, targets, yes
-from ddops.cli.output import emit_json, emit_table
-from ddops.clock import SystemClock
-from ddops.deploy import (
-    Outcome,
-    Settings,
-    Stop,
-    Tools,
-    deploy_service,
-    on_interrupt,
-    plan_release,
-    port_of,
-)
-from ddops.inventory import Host, Profile, Service, one_service_per_host
-from ddops.model import short
+
+if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from ddops.cli.app import App
+    from ddops.deploy import Outcome, Stop, Tools
+    from ddops.inventory import Host, Profile, Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +53,9 @@ def deploy(
     ddops deploy lab
     ddops deploy b300 --dry-run
     """
+    from ddops.cli.app import end_together
+    from ddops.deploy import Stop, deploy_service, on_interrupt
+
     jobs = _jobs(app, target, limit, exclude, profile)
     if dry_run:
         _dry_run(app, jobs, as_json)
@@ -87,12 +81,17 @@ def _jobs(
     exclude: tuple[str, ...],
     profile: str | None,
 ) -> list[Job]:
+    from ddops.inventory import one_service_per_host
+
     selection = app.select(target, limit, exclude)
     pairs = one_service_per_host(selection)
     return [Job(h, s, app.inventory.profile_of(s, profile)) for h, s in pairs]
 
 
 def _tools(app: App, stop: Stop, lock_wait: float) -> Tools:
+    from ddops.clock import SystemClock
+    from ddops.deploy import Settings, Tools
+
     s = app.settings
     return Tools(
         lookup=app.lookup,
@@ -108,6 +107,10 @@ def _tools(app: App, stop: Stop, lock_wait: float) -> Tools:
 
 
 def _show(app: App, outcomes: list[tuple[Job, Outcome | Exception]], as_json: bool) -> None:
+    from ddops.cli.output import emit_json, emit_table
+    from ddops.deploy import Outcome
+    from ddops.model import short
+
     done = [(j, o) for j, o in outcomes if isinstance(o, Outcome)]
     if as_json:
         emit_json(
@@ -128,11 +131,16 @@ def _show(app: App, outcomes: list[tuple[Job, Outcome | Exception]], as_json: bo
 
 
 def _url(job: Job) -> str:
+    from ddops.deploy import port_of
+
     return f"http://{job.service.listen}:{port_of(job.host, job.service)}"
 
 
 def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
     """What would be deployed, from local files, and what the host says now, where it answers."""
+    from ddops.cli.output import emit_json
+    from ddops.deploy import plan_release
+
     plans = [
         plan_release(app.transport(j.host), j.host, j.service, j.profile, app.lookup) for j in jobs
     ]
@@ -143,9 +151,10 @@ def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
         tag = f" {job.host.origin.tag}" if job.host.origin.tag else ""
         click.echo(f"{job.service.name} on {job.host.name}{tag}, profile {job.profile.name}")
         evidence = job.profile.evidence
-        click.echo(f"  evidence   {evidence.status}{': ' + evidence.note if evidence.note else ''}")
-        click.echo(f"  release    {plan.release_words}")
-        click.echo(f"  host       {plan.host_words}")
+        note = " ".join(evidence.note.split())
+        click.echo(_wrapped("evidence", evidence.status + (f": {note}" if note else "")))
+        click.echo(_wrapped("release", plan.release_words))
+        click.echo(_wrapped("host", plan.host_words))
         click.echo("  command")
         for line in command_lines(plan.argv):
             click.echo(f"    {line}")
@@ -154,10 +163,16 @@ def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
             click.echo(f"    {name}={value}")
         click.echo("  unit")
         for line in plan.unit.splitlines():
-            click.echo(f"    {line}")
+            click.echo(f"    {line}".rstrip())
         click.echo("  transitions")
         for state, words in plan.transitions:
             click.echo(f"    {state:<12} {words}")
+
+
+def _wrapped(name: str, text: str) -> str:
+    import textwrap
+
+    return textwrap.fill(text, 96, initial_indent=f"  {name:<10} ", subsequent_indent=" " * 13)
 
 
 def command_lines(argv: tuple[str, ...]) -> list[str]:

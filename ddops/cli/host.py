@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from ddops.cli.app import App
 from ddops.cli.options import as_json, complete_targets, confirm, yes
-from ddops.cli.output import emit_json, emit_table
-from ddops.errors import UsageError
-from ddops.inventory import services_on
+
+if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from ddops.cli.app import App
 
 
 @click.group()
@@ -21,6 +22,9 @@ def host() -> None:
 @click.pass_obj
 def list_hosts(app: App, as_json: bool) -> None:
     """All known hosts, and where each was written."""
+    from ddops.cli.output import emit_json, emit_table
+    from ddops.inventory import services_on
+
     known = app.inventory
     rows = []
     for h in sorted(known.hosts.values(), key=lambda h: h.name):
@@ -45,6 +49,7 @@ def trust(app: App, name: str, replace: bool, yes: bool) -> None:
     Compare the fingerprint with the one on the host's console before you say yes:
     ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub
     """
+    from ddops.errors import UsageError
     from ddops.transport.hostkeys import append_known_host, known_hosts_line
     from ddops.transport.ssh import scan_host_key
     from ddops.transport.sshconfig import resolve

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.app import App
-from ddops.errors import UsageError
+if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from ddops.cli.app import App
 
 _PROJECT = """\
 # A ddops project. Settings here win over the user's own and lose to DDOPS_* and flags.
@@ -35,6 +36,8 @@ _IGNORE = "/.ddops/\n"
 @click.pass_obj
 def init(app: App, folder: Path) -> None:
     """Make a project in FOLDER (here by default). Overwrites nothing."""
+    from ddops.errors import UsageError
+
     if (folder / "ddops.toml").exists():
         raise UsageError(
             f"{folder / 'ddops.toml'} is there already", next="ddops config show --origin"

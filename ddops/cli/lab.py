@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from ddops.cli.app import App
 from ddops.cli.options import as_json
-from ddops.cli.output import emit_json, emit_table
-from ddops.lab import ENGINES, GPU_KINDS, LabSpec
+from ddops.lab.spec import ENGINES, GPU_KINDS, LabSpec
+
+if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from ddops.cli.app import App
 
 
 @click.group()
@@ -64,6 +67,8 @@ def down(app: App) -> None:
 @click.pass_obj
 def status(app: App, as_json: bool) -> None:
     """Hosts of the lab, their addresses and ports."""
+    from ddops.cli.output import emit_json, emit_table
+
     state = app.lab().state()
     hosts = state.hosts if state is not None else ()
     rows = [(h.name, f"{h.address}:{h.ssh_port}", str(h.service_port)) for h in hosts]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from ddops import lock as locks
-from ddops.cli.app import App, end_together
 from ddops.cli.options import as_json, targets
-from ddops.cli.output import emit_json, emit_table
-from ddops.errors import LockHeldError
-from ddops.inventory import Host
-from ddops.layout import HostLayout
+
+if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from ddops.cli.app import App
+    from ddops.inventory import Host
+    from ddops.lock import Held
 
 
 @click.group()
@@ -32,6 +31,11 @@ def status(
     as_json: bool,
 ) -> None:
     """Who holds the lock, and since when."""
+    from ddops import lock as locks
+    from ddops.cli.app import end_together
+    from ddops.cli.output import emit_json, emit_table
+    from ddops.layout import HostLayout
+
     hosts = app.select(target, limit, exclude).hosts
     outcomes = app.fan_out(hosts, lambda h: locks.read(app.transport(h), HostLayout(h.engine_dir)))
     seen = [(h, o) for h, o in outcomes if not isinstance(o, Exception)]
@@ -56,6 +60,8 @@ def release(
     force: bool,
 ) -> None:
     """Take a lock away. Only a stale one, and only when asked; `--force` for the rest."""
+    from ddops.cli.app import end_together
+
     hosts = app.select(target, limit, exclude).hosts
     outcomes = app.fan_out(hosts, lambda h: _release(app, h, stale, force))
     for host, outcome in outcomes:
@@ -65,6 +71,10 @@ def release(
 
 
 def _release(app: App, host: Host, stale: bool, force: bool) -> str:
+    from ddops import lock as locks
+    from ddops.errors import LockHeldError
+    from ddops.layout import HostLayout
+
     transport, layout = app.transport(host), HostLayout(host.engine_dir)
     held = locks.read(transport, layout)
     if held is None:
@@ -82,8 +92,10 @@ def _release(app: App, host: Host, stale: bool, force: bool) -> str:
     return f"released; it was held by {held.describe()}"
 
 
-def _public(held: locks.Held | None) -> dict[str, object] | None:
+def _public(held: Held | None) -> dict[str, object] | None:
     """All but the token, which is what lets a run call a lock its own."""
+    from dataclasses import asdict
+
     if held is None:
         return None
     owner = {k: v for k, v in asdict(held.owner).items() if k != "token"} if held.owner else None

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import getpass
-import json
-import os
-import secrets
-import socket
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ddops import lock
-from ddops.cli.app import App, end_together
 from ddops.cli.options import as_json, confirm, targets, yes
-from ddops.cli.output import emit_json
-from ddops.clock import SystemClock
-from ddops.command import sh
-from ddops.errors import CommandFailed, PendingError
-from ddops.inventory import Host, services_on
-from ddops.layout import HostLayout
-from ddops.plan import Change, Plan, Step, apply_plan, make_plan
-from ddops.provision import Provision
-from ddops.transport import Transport
+
+if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from pathlib import Path
+
+    from ddops.cli.app import App
+    from ddops.inventory import Host
+    from ddops.plan import Plan, Step
+    from ddops.transport import Transport
 
 SHOWN_LINES = 6
-_SIGN = {Change.NONE: " ", Change.CREATE: "+", Change.UPDATE: "~", Change.UNKNOWN: "?"}
+_SIGN = {"none": " ", "create": "+", "update": "~", "unknown": "?"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +59,13 @@ def provision(
     ddops provision lab
     ddops provision b300 --dry-run
     """
+    import tempfile
+    from pathlib import Path
+
+    from ddops.cli.app import end_together
+    from ddops.cli.output import emit_json
+    from ddops.errors import PendingError
+
     hosts = app.select(target, limit, exclude).hosts
     with tempfile.TemporaryDirectory(prefix="ddops-") as scratch:
         outcomes = app.fan_out(hosts, lambda h: _prepare(app, h, Path(scratch) / h.name))
@@ -97,6 +95,10 @@ def provision(
 
 
 def _prepare(app: App, host: Host, workdir: Path) -> Prepared:
+    from ddops.inventory import services_on
+    from ddops.plan import make_plan
+    from ddops.provision import Provision
+
     transport = app.transport(host)
     services = services_on(app.inventory, host)
     steps = Provision(transport, host, services, app.lookup, workdir).steps()
@@ -104,6 +106,19 @@ def _prepare(app: App, host: Host, workdir: Path) -> Prepared:
 
 
 def _apply(app: App, host: Host, prepared: Prepared, lock_wait: float) -> int:
+    import getpass
+    import json
+    import os
+    import secrets
+    import socket
+
+    from ddops import lock
+    from ddops.clock import SystemClock
+    from ddops.command import sh
+    from ddops.errors import CommandFailed
+    from ddops.layout import HostLayout
+    from ddops.plan import apply_plan
+
     layout, clock = HostLayout(host.engine_dir), SystemClock()
     op_id = f"{clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     owner = lock.Owner(
@@ -130,7 +145,7 @@ def show(plan: Plan, *, diff: bool) -> None:
     """The plan as text: one line a step, its diff below."""
     click.echo(f"{plan.host}: {plan.pending} of {len(plan.rows)} steps pending")
     for _, title, proposal in plan.rows:
-        click.echo(f"  {_SIGN[proposal.change]} {title}")
+        click.echo(f"  {_SIGN[proposal.change.value]} {title}")
         lines = proposal.lines if diff else proposal.lines[:SHOWN_LINES]
         for line in lines:
             click.echo(f"      {line if diff or len(line) <= 90 else line[:87] + '...'}")

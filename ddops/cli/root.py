@@ -80,7 +80,7 @@ def _with_verbosity(command: click.Command) -> click.Command:
                 expose_value=False,
                 callback=louder,
                 help="Say more; twice: tracebacks too.",
-            )  # fmt: skip
+            )
         )
     return command
 

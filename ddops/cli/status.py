@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from ddops import lock
-from ddops.cli.app import App, end_together
 from ddops.cli.options import as_json, targets
-from ddops.cli.output import emit_json, emit_table
-from ddops.deploy import look, port_of
-from ddops.deploy.host import ServiceOnHost
-from ddops.errors import UsageError
-from ddops.gates import Observation
-from ddops.inventory import Host, Service, services_on
-from ddops.model import State, short
+
+if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from ddops.cli.app import App
+    from ddops.gates import Observation
+    from ddops.inventory import Host, Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +39,9 @@ def status(
 
     HEALTH is /health asked on the host itself, on a port that our own process holds.
     """
+    from ddops.cli.app import end_together
+    from ddops.cli.output import emit_json, emit_table
+
     pairs = _pairs(app, target, limit, exclude)
     outcomes = app.fan_out(pairs, lambda p: _look(app, *p))
     if as_json:
@@ -55,6 +55,9 @@ def status(
 def _pairs(
     app: App, target: tuple[str, ...], limit: tuple[str, ...], exclude: tuple[str, ...]
 ) -> list[tuple[Host, Service]]:
+    from ddops.errors import UsageError
+    from ddops.inventory import services_on
+
     known = app.inventory
     if target:
         selection = app.select(target, limit, exclude)
@@ -73,6 +76,10 @@ def _pairs(
 
 
 def _look(app: App, host: Host, service: Service) -> Seen:
+    from ddops import lock
+    from ddops.deploy import look, port_of
+    from ddops.deploy.host import ServiceOnHost
+
     transport = app.transport(host)
     target = ServiceOnHost(
         transport, host, service, port_of(host, service), app.lookup, app.redactor
@@ -83,6 +90,9 @@ def _look(app: App, host: Host, service: Service) -> Seen:
 
 
 def _row(host: Host, service: Service, outcome: Seen | Exception) -> tuple[str, ...]:
+    from ddops.deploy import port_of
+    from ddops.model import State, short
+
     name = host.name + (f" {host.origin.tag}" if host.origin.tag else "")
     url = f"{service.listen}:{port_of(host, service)}"
     if isinstance(outcome, Exception):
@@ -110,6 +120,8 @@ def health_word(seen: Observation) -> str:
 
 
 def _note(outcome: Seen, seen: Observation) -> str:
+    from ddops.model import State
+
     notes = []
     if seen.engine is not State.UP and seen.engine_why:
         notes.append(seen.engine_why)
@@ -125,6 +137,9 @@ def _note(outcome: Seen, seen: Observation) -> str:
 
 
 def _json(host: Host, service: Service, outcome: Seen | Exception) -> dict[str, object]:
+    from ddops.deploy import port_of
+    from ddops.model import State
+
     base: dict[str, object] = {
         "host": host.name,
         "origin": host.origin.kind,

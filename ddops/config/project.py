@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import ddops
-from ddops.config.toml import fault, reason
+from ddops.config.files import reason
+from ddops.config.toml import fault
 from ddops.errors import UsageError
 
 PROJECT_FILE = "ddops.toml"

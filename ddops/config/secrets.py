@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ddops.command import Redactor, Secret
-from ddops.config.toml import reason
+from ddops.config.files import read_regular, reason
 from ddops.errors import DdopsError, UsageError
 
 #: A command that answers later than this waits for somebody to type, and nobody can.
@@ -83,28 +83,22 @@ def resolve_secret(
 
 
 def _from_file(path: Path) -> str:
+    why = "a secret is read from it"
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode):
-                raise UsageError(f"{path}: not a regular file", why="a secret is read from it")
-            if info.st_mode & 0o077:
-                raise UsageError(
-                    f"{path}: others may read or write this secret"
-                    f" (mode {stat.S_IMODE(info.st_mode):04o})",
-                    next=f"chmod 600 {shlex.quote(str(path))}",
-                )
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise UsageError(f"{path}: larger than 64 KiB; that is not a secret")
+        raw, info = read_regular(path, MAX_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {reason(error)}", why=why) from None
+    if info.st_mode & 0o077:
+        raise UsageError(
+            f"{path}: others may read or write this secret (mode {stat.S_IMODE(info.st_mode):04o})",
+            next=f"chmod 600 {shlex.quote(str(path))}",
+        )
+    if len(raw) > MAX_BYTES:
+        raise UsageError(f"{path}: larger than 64 KiB; that is not a secret")
+    try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: not UTF-8 text", why="a secret is read from it") from None
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be read: {reason(error)}", why="a secret is read from it"
-        ) from None
+        raise UsageError(f"{path}: not UTF-8 text", why=why) from None
 
 
 def _from_command(argv: list[str]) -> str:

@@ -14,7 +14,7 @@ from ddops.config.paths import paths
 from ddops.config.project import Project
 from ddops.config.schema import decode, problems
 from ddops.config.toml import raise_all, read_toml
-from ddops.config.words import kind, quote, unknown
+from ddops.config.words import kind, nearest, quote
 from ddops.errors import Problem
 
 Source = Literal["flag", "env", "project", "user", "default"]
@@ -128,12 +128,14 @@ def load_settings(
 
 def env_warnings(env: Mapping[str, str]) -> tuple[str, ...]:
     """One line for each `DDOPS_*` variable that nothing reads."""
-    known = (*(env_name(n) for n in names()), *OTHER_ENV)
-    return tuple(
-        f"{unknown(name, known, 'variable')}; it has no effect"
-        for name in sorted(env)
-        if name.startswith("DDOPS_") and name not in known
-    )
+    known = [*(env_name(n) for n in names()), *OTHER_ENV]
+    out = []
+    for name in sorted(n for n in env if n.startswith("DDOPS_") and n not in known):
+        # Compared without their common beginning, which would make any two alike.
+        near = nearest(name[6:], [k[6:] for k in known])
+        hint = f", nearest is `DDOPS_{near}`" if near else ""
+        out.append(f"unknown variable `{name}`{hint}; it has no effect")
+    return tuple(out)
 
 
 def _from_file(
@@ -167,7 +169,7 @@ def _from_env(
             wrong = _take(name, _parsed(name, text), values)
             origins[name] = Place("env", env_name(name))
             if wrong:
-                wrong = wrong.removesuffix(f", got {kind(text)}") + f", got {quote(text)}"
+                wrong = wrong.replace(f", got {kind(text)}", f", got {quote(text)}")
                 bad.append(Problem("environment", 0, env_name(name), wrong))
     return bad
 

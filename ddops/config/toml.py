@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from ddops.config.files import read_regular, reason
 from ddops.config.locate import KeyPath, Lines, locate
 from ddops.errors import ConfigError, Problem
 
@@ -97,7 +96,10 @@ def raise_all(problems: Sequence[Problem], *, next: str = HELP) -> None:
 
 
 def _read_text(path: Path, name: str) -> str:
-    raw = _read_bytes(path, name)
+    try:
+        raw, _ = read_regular(path, MAX_BYTES)
+    except OSError as error:
+        raise fault(name, f"cannot be read: {reason(error)}") from None
     if len(raw) > MAX_BYTES:
         raise fault(name, f"larger than {MAX_BYTES >> 20} MiB; this is not a file of ours")
     if b"\0" in raw:
@@ -110,30 +112,6 @@ def _read_text(path: Path, name: str) -> str:
     if text.startswith("\ufeff"):
         raise fault(name, "starts with a byte order mark", line=1, next="save it without one")
     return text.replace("\r\n", "\n")
-
-
-def _read_bytes(path: Path, name: str) -> bytes:
-    """At most one byte above the limit. Never blocks: a pipe is refused, not waited for."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise fault(name, f"cannot be read: {reason(error)}") from None
-    with os.fdopen(fd, "rb") as file:
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISDIR(mode):
-            raise fault(name, "a directory, expected a file")
-        if not stat.S_ISREG(mode):
-            raise fault(name, "not a regular file")
-        try:
-            return file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise fault(name, f"cannot be read: {reason(error)}") from None
-
-
-def reason(error: BaseException) -> str:
-    """What the system said, without the number and the path."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text[:1].lower() + text[1:]
 
 
 def _syntax(name: str, text: str, error: ValueError) -> ConfigError:

@@ -59,6 +59,9 @@ _TAKEN = {
     "speculative-draft-model-revision": "the service's draft_revision",
 }
 _TAKEN_ENV = {"DDTREE_BUDGET": "[spec] budget", "DDTREE_TOPK": "[spec] topk"}
+#: Attention that ignores a tree's mask: the text looks right and is not.
+_MASKLESS = ("trtllm_mla", "cutedsl_mla", "tokenspeed_mla", "flashmla")
+_BACKENDS = ("attention-backend", "decode-attention-backend", "prefill-attention-backend")
 _PIPELINE = ("pp-size", "pipeline-parallel-size")
 
 
@@ -154,6 +157,13 @@ def profile_faults(profile: ProfileTable) -> Iterator[Fault]:
                     f"{profile.spec.algorithm} runs with one pipeline stage only, got {stages};"
                     ' use tp-size, or algorithm = "none"',
                 )
+    for key in _BACKENDS:
+        if profile.spec.algorithm == "DDTREE" and profile.launch.get(key) in _MASKLESS:
+            yield Fault(
+                ("launch", key),
+                f"{profile.launch[key]} takes no tree mask, so a tree's text would be silently"
+                ' wrong; use "triton"',
+            )
     yield from _env_faults(profile.env)
     evidence = profile.evidence
     if evidence.status == "measured" and not evidence.runs:

@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
+from ddops.config.files import reason
 from ddops.config.locate import KeyPath
 from ddops.config.schema import Fault, decode, problems
-from ddops.config.toml import Document, read_toml, reason, shown
+from ddops.config.toml import Document, read_toml, shown
 from ddops.config.words import kind as kind_of
 from ddops.config.words import nearest, unknown
 from ddops.errors import ConfigError, Problem
@@ -128,7 +129,9 @@ class Reader:
         decoded = decode(document.data, ProfileTable)
         faults = [*decoded.faults]
         if decoded.value is not None:
-            faults += profile_faults(decoded.value)
+            # A table that lost a key to a fault is not judged further: it would seem another one.
+            hurt = {f.path[0] for f in decoded.faults if f.path}
+            faults += [f for f in profile_faults(decoded.value) if f.path[0] not in hurt]
             self.profiles[path.stem] = Profile(
                 **_fields(decoded.value), name=path.stem, origin=Origin(kind, path)
             )

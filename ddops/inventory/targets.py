@@ -16,7 +16,6 @@ from ddops.errors import UsageError
 from ddops.inventory.load import Inventory
 from ddops.inventory.model import Host, Service
 
-
 #: Groups that a running lab makes: CPU hosts, and recorded GPU hosts.
 LAB_GROUPS = ("lab", "lab-gpu")
 

@@ -1,6 +1,5 @@
 """Real hosts on loopback to try and test on: sshd, a supervisor, no root, no GPU."""
 
-from ddops.lab.control import Lab
 from ddops.lab.spec import ENGINES, GPU_KINDS, LabHost, LabPaths, LabSpec, LabState
 
-__all__ = ["ENGINES", "GPU_KINDS", "Lab", "LabHost", "LabPaths", "LabSpec", "LabState"]
+__all__ = ["ENGINES", "GPU_KINDS", "LabHost", "LabPaths", "LabSpec", "LabState"]

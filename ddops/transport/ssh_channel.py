@@ -39,7 +39,7 @@ class Exec:
         self._abandoned = True
         if self._channel is not None:
             # Closing sends, and sending to a frozen host blocks.
-            threading.Thread(target=self._channel.close, name="ssh-close", daemon=True).start()
+            threading.Thread(target=self._close, name="ssh-close", daemon=True).start()
 
     def run(self, transport: paramiko.Transport, timeout_s: float) -> Result:
         """The command's result. No PTY, no agent forwarding, no environment."""
@@ -60,14 +60,18 @@ class Exec:
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise BrokenError(str(error) or type(error).__name__) from error
         finally:
-            with contextlib.suppress(Exception):
-                channel.close()
+            self._close()
         # A status with streams that were cut off is not an answer either.
         if rc < 0 or not (channel.eof_received or transport.is_active()):
             raise BrokenError("the session ended without a status")
         cut = self._out.truncated or self._err.truncated
         taken = time.monotonic() - start
         return Result(rc, self._out.value(), self._err.value(), taken, cut)
+
+    def _close(self) -> None:
+        with contextlib.suppress(Exception):  # the link may be going down under it
+            if self._channel is not None:
+                self._channel.close()
 
     def _session(self, transport: paramiko.Transport, timeout_s: float) -> paramiko.Channel:
         """A session; a refusal is waited out for a moment.
@@ -91,7 +95,12 @@ class Exec:
 
     @staticmethod
     def _beside(work: Callable[..., None], *args: object) -> threading.Thread:
-        thread = threading.Thread(target=work, args=args, name="ssh-stream", daemon=True)
+        def body() -> None:
+            # A stream fails when the link breaks or the command ends first: the status tells.
+            with contextlib.suppress(Exception):
+                work(*args)
+
+        thread = threading.Thread(target=body, name="ssh-stream", daemon=True)
         thread.start()
         return thread
 
@@ -105,10 +114,6 @@ class Exec:
     def _write(channel: paramiko.Channel, data: bytes) -> None:
         """All of it, then the end. Not `sendall`, which copies the rest for every packet."""
         view = memoryview(data)
-        try:
-            while view:
-                view = view[channel.send(bytes(view[:_CHUNK])) :]
-            channel.shutdown_write()
-        except Exception:
-            # The command ended without reading it all, or the link broke: the status tells.
-            return
+        while view:
+            view = view[channel.send(bytes(view[:_CHUNK])) :]
+        channel.shutdown_write()

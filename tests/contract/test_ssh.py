@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import signal
 import socket
@@ -271,7 +272,7 @@ def test_a_pin_on_the_target_does_not_vouch_for_the_hop(lab: Lab) -> None:
 def test_two_hops_by_port_and_user(lab: Lab) -> None:
     servers = [lab.server(name, known=False) for name in ("one", "two", "target")]
     lab.trust(*(s.known_hosts_line() for s in servers))
-    user = os.environ.get("USER") or "root"
+    user = getpass.getuser()
     jumps = f"ProxyJump {user}@127.0.0.1:{servers[0].port},ssh://127.0.0.1:{servers[1].port}"
     config = lab.config(host_block("target", servers[2].port, jumps))
     assert lab.open(config, "target").run(cmd("true")).ok
@@ -365,7 +366,7 @@ def test_locked_key_is_an_error_and_no_prompt(lab: Lab) -> None:
 
 def test_login_with_a_certificate(lab: Lab) -> None:
     authority, user = keygen(lab.directory / "ca"), keygen(lab.directory / "user_key")
-    login = os.environ.get("USER") or "root"
+    login = getpass.getuser()
     words = ["ssh-keygen", "-q", "-s", str(authority), "-I", "test", "-n", login]
     subprocess.run([*words, f"{user}.pub"], check=True)
     server = lab.server(extra=f"TrustedUserCAKeys {authority}.pub")
