@@ -26,9 +26,11 @@ R = TypeVar("R")
 class App:
     """One run of the program. Nothing is read before a command asks for it."""
 
-    def __init__(self, start: str, *, verbose: int, quiet: bool) -> None:
+    def __init__(
+        self, start: str, *, verbose: int, quiet: bool, redactor: Redactor | None = None
+    ) -> None:
         self._start = Path(start)
-        self.redactor = Redactor()
+        self.redactor = redactor if redactor is not None else Redactor()
         self.report: Reporter = TextReporter(
             sys.stderr, self.redactor, verbose=verbose > 0, quiet=quiet
         )

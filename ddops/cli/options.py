@@ -16,14 +16,12 @@ def complete_targets(_ctx: click.Context, _param: click.Parameter, incomplete: s
 
     from ddops.config import find_project
     from ddops.errors import DdopsError
-    from ddops.inventory import load
+    from ddops.inventory import target_names
 
     try:
-        known = load(find_project(Path()))
+        return [n for n in target_names(find_project(Path())) if n.startswith(incomplete)]
     except DdopsError:
         return []
-    names = [*known.hosts, *known.groups, *known.services, *known.aliases]
-    return [n for n in names if n.startswith(incomplete)]
 
 
 def targets(*, required: bool) -> Callable[[F], F]:

@@ -13,6 +13,7 @@ import click
 from ddops import __version__
 from ddops.command import Redactor
 from ddops.errors import DdopsError, ExitCode
+from ddops.events import Event, Level, TextReporter
 
 #: Name, where it lives, and its line in `--help`: so that help and completion import nothing.
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -100,7 +101,9 @@ def root(ctx: click.Context, project: str | None, verbose: int, quiet: bool) -> 
     """Prove, deploy, trace and withdraw: ops for patched SGLang."""
     from ddops.cli.app import App
 
-    ctx.obj = App(project or ".", verbose=verbose, quiet=quiet)
+    # `run` hands in its own redactor, so that an error it prints is masked like all else.
+    redactor = ctx.obj if isinstance(ctx.obj, Redactor) else Redactor()
+    ctx.obj = App(project or ".", verbose=verbose, quiet=quiet, redactor=redactor)
     ctx.call_on_close(ctx.obj.close)
 
 
@@ -108,11 +111,11 @@ def run(argv: Sequence[str]) -> int:
     """Run the command line; returns the exit code. stderr gets what, why and next."""
     redact = Redactor()
     try:
-        result = root.main(args=list(argv), prog_name="ddops", standalone_mode=False)
+        result = root.main(args=list(argv), prog_name="ddops", standalone_mode=False, obj=redact)
         sys.stdout.flush()
         return int(result) if isinstance(result, int) else 0
     except DdopsError as error:
-        _tell(error, redact)
+        _tell(error, redact, argv)
         return int(error.exit_code)
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -135,16 +138,16 @@ def run(argv: Sequence[str]) -> int:
         return int(ExitCode.FAILED)
 
 
-def _tell(error: DdopsError, redact: Redactor) -> None:
+def _tell(error: DdopsError, redact: Redactor, argv: Sequence[str]) -> None:
     first, *rest = error.lines()
-    print(redact(f"error: {first}"), file=sys.stderr)
+    report = TextReporter(sys.stderr, redact)  # masks, and keeps a host's escape sequences out
+    report.emit(Event("error", first, level=Level.ERROR))
     for line in rest:
-        print(redact(line), file=sys.stderr)
+        report.emit(Event("error", line))
     for note in getattr(error, "__notes__", ()):
-        print(redact(f"note: {note}"), file=sys.stderr)
-    if _wants_trace(sys.argv):
-        trace = "".join(traceback.format_exception(error))
-        print(redact(trace), file=sys.stderr)
+        report.emit(Event("error", f"note: {note}"))
+    if _wants_trace(argv):
+        report.emit(Event("error", "".join(traceback.format_exception(error))))
 
 
 def _wants_trace(argv: Sequence[str]) -> bool:

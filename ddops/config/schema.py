@@ -64,7 +64,10 @@ def problems(document: Document, faults: Iterable[Fault]) -> list[Problem]:
     for fault in faults:
         if not any(fault.path[:n] in kept for n in range(1, len(fault.path) + 1)):
             kept[fault.path] = fault
-    return [document.problem(f.path, f.message) for f in kept.values()]
+    shown = [document.problem(f.path, f.message) for f in list(kept.values())[:MAX_FAULTS]]
+    if len(kept) > MAX_FAULTS:
+        shown.append(Problem(document.name, 0, "", f"and {len(kept) - MAX_FAULTS} faults more"))
+    return shown
 
 
 def _walk(data: object, info: mi.Type, path: KeyPath) -> Iterator[Fault]:

@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from ddops.config.paths import paths
 from ddops.config.project import Project
 from ddops.config.schema import decode, problems
 from ddops.config.toml import raise_all, read_toml
 from ddops.config.words import kind, nearest, quote
+from ddops.config.xdg import paths
 from ddops.errors import Problem
 
 Source = Literal["flag", "env", "project", "user", "default"]

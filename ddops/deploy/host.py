@@ -81,16 +81,6 @@ class ServiceOnHost:
             self.transport, self.layout, self.host.python, self.service.name, self.port, http=http
         )
 
-    def provisioned(self, env_digest: str) -> None:
-        """Refuse early when provision has not been here for this release's environment."""
-        path = f"{self.layout.env(env_digest)}/env.json"
-        if read_file(self.transport, path) is None:
-            raise RefusedError(
-                f"{self.host.name}: the engine environment of this release is not there",
-                why=f"{path} is missing",
-                next=f"ddops provision {self.host.name}",
-            )
-
     def links(self) -> Links:
         done = self.transport.run(sh(_LINKS, self.where.dir))
         names = [line.rpartition("/")[2] or None for line in done.out.splitlines()]
@@ -167,7 +157,13 @@ class ServiceOnHost:
         return self.supervisor.stop(self.service.name)
 
     def golden_gate(
-        self, digest: str, weight_version: str, gates: tuple[str, ...], golden: Golden | None
+        self,
+        digest: str,
+        weight_version: str,
+        gates: tuple[str, ...],
+        golden: Golden | None,
+        *,
+        speculative: bool,
     ) -> list[GateResult]:
         """Ask the golden prompts on the host itself, over loopback, and judge the answers."""
         answers: list[Mapping[str, object]] = []
@@ -185,7 +181,7 @@ class ServiceOnHost:
                     stderr=done.err,
                 )
             answers = json.loads(done.out)["rows"]
-        return judge_golden(gates, golden, answers, weight_version)
+        return judge_golden(gates, golden, answers, weight_version, speculative=speculative)
 
     def staged_gates(self, digest: str) -> tuple[tuple[str, ...], dict[str, object], Golden | None]:
         """Gates, identity and golden prompts that were staged with a release."""

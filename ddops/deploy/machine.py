@@ -33,6 +33,7 @@ from ddops.errors import (
 from ddops.events import Event, Reporter
 from ddops.gates import Golden, Observation, judge_g0, judge_g1, judge_g2, judge_g3
 from ddops.model import GateResult, State, Verdict, short
+from ddops.plan import Proposal
 from ddops.probe import Facts, collect
 
 STATES = (
@@ -56,7 +57,7 @@ class Deploy:
 
     service: ServiceOnHost
     release: Release
-    env_digest: str
+    prepared: Callable[[], Sequence[tuple[str, str, Proposal]]]
     settings: Settings
     record: Recorder
     resolve: Callable[[str], Secret]
@@ -93,7 +94,13 @@ class Deploy:
                 f"port {self.service.port} is in use by {seen.port.owner}",
                 "stop that process, or set another port in the service's file",
             )
-        self.service.provisioned(self.env_digest)
+        if self.release.gates and self.release.golden is None:
+            raise self._refuse(
+                "planned",
+                f"{self.service.service.name} lists gates and has no golden file",
+                "set golden in the service's file: a load that cannot be gated is a load lost",
+            )
+        self._provisioned()
         self.record.ok("planned", {"replaces": seen.launch.release if seen.launch else None})
         self.record.skip("snapshotted", "snapshots are not part of this version")
         self.stop.check("before staging")
@@ -101,6 +108,16 @@ class Deploy:
         self.record.ok("staged", {"fresh": fresh})
         self.record.skip("drained", "no router stands before this service")
         self.stop.check("before the running service was touched")
+
+    def _provisioned(self) -> None:
+        """The host is as provision leaves it: environment, weights, scripts, supervisor."""
+        pending = [f"{title}: {'; '.join(p.lines)}" for _, title, p in self.prepared() if p.pending]
+        if pending:
+            raise self._refuse(
+                "planned",
+                f"not as provision leaves it: {'. '.join(pending)[:600]}",
+                f"ddops provision {self.service.host.name}",
+            )
 
     def _probe(self) -> Facts:
         host = self.service.host
@@ -218,7 +235,10 @@ class Deploy:
         version = launch.weight_version if launch else ""
         results = [judge_g3(first, digest, identity)]
         if results[0].verdict is Verdict.PASS:
-            results += self.service.golden_gate(digest, version, requirements, golden)
+            speculative = identity.get("speculative_algorithm") is not None
+            results += self.service.golden_gate(
+                digest, version, requirements, golden, speculative=speculative
+            )
         self.stop.wait(self.settings.ready_quiet_s)
         last = self.service.observe()
         ladder = [judge_g0(first, last, self.record.op_id), judge_g1(last), judge_g2(last)]

@@ -25,7 +25,8 @@ from ddops.gates import Observation
 from ddops.inventory.model import Host, Profile, Service
 from ddops.ledger import Ledger
 from ddops.model import short
-from ddops.provision import env_recipe
+from ddops.plan import Proposal, make_plan
+from ddops.provision import Provision, env_recipe
 from ddops.transport import Transport
 
 Lookup = Callable[[str], Path]
@@ -87,7 +88,7 @@ def deploy_service(
         machine = Deploy(
             service=target,
             release=release,
-            env_digest=str(release.content["lock"]),
+            prepared=lambda: _provision_rows(transport, host, service, tools.lookup),
             settings=tools.settings,
             record=recorder,
             resolve=tools.resolve,
@@ -214,6 +215,15 @@ def gpus_needed(profile: Profile) -> int:
     sizes = [profile.launch.get(k, 1) for k in ("tp-size", "pp-size")]
     tp, pp = (s if isinstance(s, int) else 1 for s in sizes)
     return tp * pp
+
+
+def _provision_rows(
+    transport: Transport, host: Host, service: Service, lookup: Lookup
+) -> tuple[tuple[str, str, Proposal], ...]:
+    """Every provision step with what it would still do for this service."""
+    with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
+        steps = Provision(transport, host, [service], lookup, Path(folder)).steps()
+        return make_plan(host.name, steps).rows
 
 
 def _committed(target: ServiceOnHost, release: Release) -> bool:

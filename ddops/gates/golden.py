@@ -55,8 +55,13 @@ def judge_golden(
     golden: Golden | None,
     answers: Sequence[Mapping[str, object]],
     weight_version: str,
+    *,
+    speculative: bool = True,
 ) -> list[GateResult]:
-    """One result per requirement. Each answer must come from this very start."""
+    """One result per requirement. Each answer must come from this very start.
+
+    A commit length is asked of a `speculative` launch alone.
+    """
     if not requirements:
         return [GateResult("G4", Verdict.SKIP, "the service lists no correctness gate", {})]
     if golden is None:
@@ -71,7 +76,10 @@ def judge_golden(
     for requirement in requirements:
         if requirement == "exactness":
             out.append(_exactness(golden, answers))
-        elif match := _COMMIT.match(requirement):
+        elif (match := _COMMIT.match(requirement)) and not speculative:
+            skipped = "an autoregressive launch commits one token a step"
+            out.append(GateResult(f"G4 {requirement}", Verdict.SKIP, skipped, {}))
+        elif match:
             out.append(_commit_length(requirement, float(match.group(1)), answers))
         else:
             out.append(GateResult(f"G4 {requirement}", Verdict.FAIL, "no such gate", {}))

@@ -95,8 +95,9 @@ def listening(port, service_dir, launch):
     pid = socket_owner(inodes)
     if pid is None:
         return {"port": port, "listening": True, "owned": False, "owner": "another user's process"}
-    owned = launch is not None and (
-        launch["guard_pid"] in ancestors(pid) or tag(pid) == service_dir
+    # The tag holds without a launch record too: a start that was cut short is still ours.
+    owned = tag(pid) == service_dir or (
+        launch is not None and launch["guard_pid"] in ancestors(pid)
     )
     return {
         "port": port,

@@ -1,16 +1,35 @@
-"""Hosts, services and profiles people write, and the expressions that name them."""
+"""Hosts, services and profiles people write, and the expressions that name them.
 
-from ddops.inventory.checks import GateRule, parse_gate
-from ddops.inventory.load import Inventory, load
-from ddops.inventory.model import Alias, Evidence, Host, Origin, Pins, Profile, Service, Spec
-from ddops.inventory.schemas import json_schema
-from ddops.inventory.targets import (
-    Selection,
-    hosts_of,
-    one_service_per_host,
-    resolve,
-    services_on,
-)
+Names are fetched when asked for, as in `ddops.config`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddops.inventory.checks import GateRule, parse_gate
+    from ddops.inventory.complete import target_names
+    from ddops.inventory.merge import Inventory, load
+    from ddops.inventory.model import Alias, Evidence, Host, Origin, Pins, Profile, Service, Spec
+    from ddops.inventory.schemas import json_schema
+    from ddops.inventory.targets import (
+        Selection,
+        hosts_of,
+        one_service_per_host,
+        resolve,
+        services_on,
+    )
+
+_HOME = {
+    "checks": ("GateRule", "parse_gate"),
+    "complete": ("target_names",),
+    "merge": ("Inventory", "load"),
+    "model": ("Alias", "Evidence", "Host", "Origin", "Pins", "Profile", "Service", "Spec"),
+    "schemas": ("json_schema",),
+    "targets": ("Selection", "hosts_of", "one_service_per_host", "resolve", "services_on"),
+}
 
 __all__ = [
     "Alias",
@@ -31,4 +50,14 @@ __all__ = [
     "parse_gate",
     "resolve",
     "services_on",
+    "target_names",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker sees the imports above, and so each misspelt name
+
+    def __getattr__(name: str) -> object:
+        for module, names in _HOME.items():
+            if name in names:
+                return getattr(import_module(f"{__name__}.{module}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,9 +29,6 @@ _GATE = re.compile(r"([a-z_]+)(?:\s*>=\s*([0-9]+(?:\.[0-9]+)?))?\Z")
 #: Gates a service may ask for; True where a minimum is part of it.
 GATES = {
     "exactness": False,
-    "canary": False,
-    "degeneration": False,
-    "coding": False,
     "commit_length": True,
 }
 #: Options that something else decides, and what that is.

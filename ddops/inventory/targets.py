@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from ddops.config.toml import shown
 from ddops.config.words import nearest
 from ddops.errors import UsageError
-from ddops.inventory.load import Inventory
+from ddops.inventory.merge import Inventory
 from ddops.inventory.model import Host, Service
 
 #: Groups that a running lab makes: CPU hosts, and recorded GPU hosts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -21,6 +22,8 @@ from ddops.lab.spec import LabHost, LabPaths, LabSpec, LabState
 from ddops.layout import HostLayout
 from ddops.render import Lookup
 
+#: Answers that the stand-in engine replays on recorded GPU hosts.
+SIM_GOLDEN = "lab/hosts/golden.json"
 #: Engines stop within their own grace; what takes longer is killed.
 STOP_GRACE_S = 45.0
 
@@ -121,6 +124,23 @@ class Lab:
         self.paths.inventory.mkdir(mode=0o700)
         text = "".join(_host_toml(self.paths, spec, h) for h in hosts)
         (self.paths.inventory / "hosts.toml").write_text(text)
+        if spec.gpu != "cpu":
+            self._write_service(spec)
+
+    def _write_service(self, spec: LabSpec) -> None:
+        """The shipped service with golden answers for the stand-in, and with all hosts of the lab.
+
+        No reference answers of the real model are shipped; these are made up, and only a lab that
+        says `simulated` is gated by them.
+        """
+        name = f"k26-{spec.gpu}"
+        shipped = self.lookup(f"inventory/services/{name}.toml").read_text(encoding="utf-8")
+        names = json.dumps(spec.names())
+        text = re.sub(r"^hosts = .*$", f"hosts = {names}", shipped, count=1, flags=re.MULTILINE)
+        folder = self.paths.inventory / "services"
+        folder.mkdir(mode=0o700)
+        golden = f'golden = "{SIM_GOLDEN}"\n'
+        (folder / f"{name}.toml").write_text(f"# Of the lab: made-up answers.\n{golden}{text}")
 
     def _alive(self, state: LabState) -> bool:
         return all(_listening(h) for h in state.hosts)

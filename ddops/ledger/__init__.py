@@ -80,9 +80,6 @@ class Ledger(Writers, Readers):
             conn.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
     def verify(self, *heads: Head) -> list[str]:
         """What is wrong, as sentences that name the row; empty when all is well.
 

@@ -19,7 +19,9 @@ from ddops.errors import DdopsError
 BUSY_S = 10.0
 #: "ddop": how `file` and we tell a ledger from another SQLite database.
 APPLICATION_ID = 0x64646F70
-#: STRICT tables.
+#: The first with STRICT tables.
+#: The smallest page SQLite knows, in bytes.
+SMALLEST = 512
 NEEDS_SQLITE = (3, 37, 0)
 
 
@@ -49,6 +51,7 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
             why="STRICT tables need 3.37",
             next="use a Python built with a newer SQLite (uv python install 3.12)",
         )
+    _not_tiny(path)
     with errors(path):
         conn = _connect(path, "mode=ro" if readonly else "mode=rw")
         try:
@@ -64,6 +67,20 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
             conn.close()
             raise
     return conn
+
+
+def _not_tiny(path: Path) -> None:
+    """SQLite takes a file of a few bytes for an empty database, and would write over it."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return  # connecting will say what is wrong
+    if 0 < size < SMALLEST:
+        raise DdopsError(
+            f"{path} is not a ledger",
+            why=f"it has {size} bytes, no SQLite database is so small; it was left as it is",
+            next="move it away, or point ddops at another project",
+        )
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from ddops.errors import DdopsError, RefusedError
 from ddops.ledger import chain, connect, guards, schema
@@ -54,6 +55,9 @@ class Store:
         """Close the connection; an open batch is rolled back."""
         with self._lock:
             self._conn.close()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self,

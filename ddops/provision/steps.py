@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,6 +143,7 @@ class FileStep:
         return Proposal(change, tuple(diff)[:_DIFF_LINES])
 
     def apply(self) -> None:
+        make_dirs(self.side.transport, posixpath.dirname(self.path))
         write_file(self.side.transport, self.path, self.content.encode(), self.mode)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from ddops.config import data_root, find_project
 from ddops.config.project import Project
 from ddops.config.settings import SettingsTable
 from ddops.errors import ConfigError
-from ddops.inventory import Evidence, Inventory, Pins, Spec, json_schema, load
+from ddops.inventory import Evidence, Inventory, Pins, Spec, json_schema, load, merge
 from ddops.inventory.model import HostTable, ProfileTable, ServiceTable
 
 SERVICE = 'model = "m/x"\nprofile = "plain"\nhosts = ["h1"]\n'
@@ -286,6 +287,8 @@ def test_folders_that_are_none_are_refused(project: Project) -> None:
 def test_a_file_of_nothing_but_faults_is_judged_quickly(project: Project) -> None:
     write(project, "profiles/p.toml", "".join(f"k{i} = 1\n" for i in range(50_000)))
     assert len(faults(project)) == 100
+    write(project, "profiles/p.toml", "[launch]\n" + "".join(f"K{i} = 1\n" for i in range(9000)))
+    assert faults(project)[0] == "inventory/profiles/p.toml: and 8900 faults more"
 
 
 TABLES = ("hosts", "aliases", "hosts.a", "launch", "spec", "env", "evidence", "hosts.a.pins")
@@ -318,7 +321,8 @@ def test_whatever_is_written_only_a_config_error_comes(a: bytes, b: bytes, c: by
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(raw)
         try:
-            assert isinstance(load(Project(root)), Inventory)
+            with mock.patch.object(merge, "data_root", return_value=root / "none"):
+                assert isinstance(load(Project(root)), Inventory)
         except ConfigError as error:
             assert all(p.file.startswith("inventory/") and p.message for p in error.problems)
 

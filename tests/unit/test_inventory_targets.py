@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import ddops.config
+import ddops.inventory
 from ddops.config.project import Project
 from ddops.errors import UsageError
-from ddops.inventory import Inventory, hosts_of, load, one_service_per_host, resolve, services_on
+from ddops.inventory import (
+    Inventory,
+    hosts_of,
+    load,
+    one_service_per_host,
+    resolve,
+    services_on,
+    target_names,
+)
 
 HOSTS = """
 [hosts.a1]
@@ -148,3 +160,29 @@ def test_another_profile_may_be_named(inventory: Inventory) -> None:
 
 def test_completion_offers_every_name(inventory: Inventory) -> None:
     assert {"a1", "a", "chat", "both", "pcie"} <= set(inventory.names)
+
+
+def test_completion_needs_no_schema(inventory: Inventory) -> None:
+    assert target_names(Project(inventory.root)) == inventory.names
+    broken = inventory.root / "inventory" / "hosts.toml"
+    broken.write_text('[hosts.a1]\nshh = 1\ngroups = "x"\n[aliases]\nb = 1\n')
+    assert {"a1", "b", "chat"} <= set(target_names(Project(inventory.root)))
+    broken.write_text("[")
+    assert "chat" in target_names(Project(inventory.root))
+
+
+def test_completion_imports_little() -> None:
+    code = (
+        "import sys; from ddops.config import find_project;"
+        " from ddops.inventory import target_names; print('msgspec' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_every_public_name_is_there() -> None:
+    for package in (ddops.config, ddops.inventory):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+        with pytest.raises(AttributeError):
+            package.nope  # noqa: B018

@@ -20,7 +20,7 @@ from typing import Any
 
 import corpus
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -285,6 +285,7 @@ def main() -> None:
         print(f"accept length (at most {args.block}), {name}: {value:.2f}")
     args.out.mkdir(parents=True, exist_ok=True)
     save_file(tensors, args.out / "model.safetensors", metadata={"format": "pt"})
+    (args.out / "model.safetensors").chmod(0o644)
     (args.out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 

@@ -1,6 +1,6 @@
 """Make the tiny Qwen3 target: tokenizer, weights, config.
 
-    python lab/models/make/make_target.py --out lab/models/tiny-qwen3
+python lab/models/make/make_target.py --out lab/models/tiny-qwen3
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def batch(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=2400)
-    parser.add_argument("--rows", type=int, default=12)
-    parser.add_argument("--length", type=int, default=192)
+    parser.add_argument("--steps", type=int, default=1900)
+    parser.add_argument("--rows", type=int, default=9)
+    parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
@@ -130,6 +130,7 @@ def main() -> None:
         rows = held[: len(held) // args.length * args.length].view(-1, args.length)
         print(f"loss on held-out modules {model(input_ids=rows, labels=rows).loss.item():.3f}")
     model.to(torch.bfloat16).save_pretrained(args.out)
+    (args.out / "model.safetensors").chmod(0o644)
     tokenizer.save_pretrained(args.out)
 
 
