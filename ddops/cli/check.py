@@ -29,7 +29,11 @@ def facts_of(app: App, host: Host) -> Facts:
 def probe(
     app: App, target: tuple[str, ...], limit: tuple[str, ...], exclude: tuple[str, ...]
 ) -> None:
-    """Collect facts and print them as JSON. Reads only, needs no root."""
+    """Collect facts and print them as JSON. Reads only, needs no root.
+
+    \b
+    ddops probe b300 > b300.json
+    """
     from ddops.cli.app import end_together
     from ddops.cli.output import emit_json
     from ddops.probe import Facts

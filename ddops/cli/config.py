@@ -23,7 +23,11 @@ def config() -> None:
 @as_json
 @click.pass_obj
 def show(app: App, origin: bool, as_json: bool) -> None:
-    """The settings in force."""
+    """The settings in force.
+
+    \b
+    ddops config show --origin
+    """
     from ddops.cli.output import emit_json, emit_table
 
     settings = app.settings
@@ -40,14 +44,28 @@ def show(app: App, origin: bool, as_json: bool) -> None:
 @config.command()
 @click.argument("file", required=False)
 def schema(file: str | None) -> None:
-    """JSON Schema of the files people write: all of them, or one (hosts.toml)."""
+    """JSON Schema of the files people write: all of them, or one.
+
+    \b
+    ddops config schema hosts
+    """
     from ddops.errors import UsageError
     from ddops.inventory import json_schema
 
     schemas = json_schema()
-    if file is not None and file not in schemas:
+    name = _schema_of(file, tuple(schemas)) if file is not None else None
+    if file is not None and name is None:
         raise UsageError(f"no schema for {file!r}", next=f"one of: {', '.join(schemas)}")
-    click.echo(json.dumps(schemas[file] if file else schemas, indent=1))
+    click.echo(json.dumps(schemas[name] if name else schemas, indent=1))
+
+
+def _schema_of(file: str, names: tuple[str, ...]) -> str | None:
+    """`hosts`, `hosts.toml` and `inventory/hosts.toml` are names of one file."""
+    word = file.removesuffix(".toml")
+    found = [
+        n for n in names if file == n or word in (p.removesuffix(".toml") for p in n.split("/"))
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 @config.command()

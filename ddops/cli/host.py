@@ -48,6 +48,9 @@ def trust(app: App, name: str, replace: bool, yes: bool) -> None:
 
     Compare the fingerprint with the one on the host's console before you say yes:
     ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub
+
+    \b
+    ddops host trust b300
     """
     from ddops.errors import UsageError
     from ddops.transport.hostkeys import append_known_host, known_hosts_line

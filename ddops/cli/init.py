@@ -35,7 +35,11 @@ _IGNORE = "/.ddops/\n"
 @click.argument("folder", default=".", type=click.Path(path_type=Path))
 @click.pass_obj
 def init(app: App, folder: Path) -> None:
-    """Make a project in FOLDER (here by default). Overwrites nothing."""
+    """Make a project in FOLDER (here by default). Overwrites nothing.
+
+    \b
+    ddops init boxes
+    """
     from ddops.errors import UsageError
 
     if (folder / "ddops.toml").exists():

@@ -35,7 +35,13 @@ def lab() -> None:
 )  # fmt: skip
 @click.pass_obj
 def up(app: App, hosts: int, gpu: str, engine: str | None) -> None:
-    """Bring the lab up. Does nothing when it is up already."""
+    """Bring the lab up. Does nothing when it is up already.
+
+    \b
+    ddops lab up
+    ddops lab up --hosts 3 --engine sim
+    ddops lab up --gpu b300
+    """
     spec = LabSpec(hosts, gpu, engine or ("sglang-cpu" if gpu == "cpu" else "sim"))
     own = app.inventory
     origins = {

@@ -30,7 +30,11 @@ def status(
     exclude: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Who holds the lock, and since when."""
+    """Who holds the lock, and since when.
+
+    \b
+    ddops lock status b300
+    """
     from ddops import lock as locks
     from ddops.cli.app import end_together
     from ddops.cli.output import emit_json, emit_table
@@ -59,7 +63,11 @@ def release(
     stale: bool,
     force: bool,
 ) -> None:
-    """Take a lock away. Only a stale one, and only when asked; `--force` for the rest."""
+    """Take a lock away. Only a stale one, and only when asked; `--force` for the rest.
+
+    \b
+    ddops lock release b300 --stale
+    """
     from ddops.cli.app import end_together
 
     hosts = app.select(target, limit, exclude).hosts

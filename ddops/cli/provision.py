@@ -78,7 +78,7 @@ def provision(
         if dry_run:
             end_together([(h.name, p) for h, p in outcomes], app.report)
             if exit_code and any(p.plan.pending for _, p in ready):
-                raise PendingError("changes are pending", next="ddops provision, without --dry-run")
+                raise PendingError("changes are pending", next="the same without --dry-run")
             return
         work = [(h, p) for h, p in ready if p.plan.pending]
         if work and not all(h.origin.kind == "lab" for h, _ in work):

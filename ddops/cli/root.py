@@ -13,7 +13,6 @@ import click
 from ddops import __version__
 from ddops.command import Redactor
 from ddops.errors import DdopsError, ExitCode
-from ddops.events import Event, Level, TextReporter
 
 #: Name, where it lives, and its line in `--help`: so that help and completion import nothing.
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -139,6 +138,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _tell(error: DdopsError, redact: Redactor, argv: Sequence[str]) -> None:
+    from ddops.events import Event, Level, TextReporter
+
     first, *rest = error.lines()
     report = TextReporter(sys.stderr, redact)  # masks, and keeps a host's escape sequences out
     report.emit(Event("error", first, level=Level.ERROR))

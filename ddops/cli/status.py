@@ -38,6 +38,10 @@ def status(
     """What runs where, as observed just now. Without TARGET: your hosts, and the lab's.
 
     HEALTH is /health asked on the host itself, on a port that our own process holds.
+
+    \b
+    ddops status
+    ddops status lab --json
     """
     from ddops.cli.app import end_together
     from ddops.cli.output import emit_json, emit_table

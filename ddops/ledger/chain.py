@@ -24,7 +24,7 @@ ROOT = "0" * 64
 
 def row_hash(table: str, row: Mapping[str, Scalar]) -> str:
     """The hash that `row` of `table` must carry; its own `hash` entry is not looked at."""
-    rest = {k: v for k, v in row.items() if k not in COLUMNS and v}
+    rest = {k: v for k, v in row.items() if k not in COLUMNS and v is not None}
     link = {"ledger": row["ledger"], "seq": row["seq"], "prev": row["prev"]}
     return digest({**link, "table": table, "row": rest})
 

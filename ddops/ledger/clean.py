@@ -34,12 +34,12 @@ def stamp(at: datetime) -> str:
             why=f"{at.isoformat()} may mean any hour",
             next="pass an aware datetime, e.g. datetime.now(UTC)",
         )
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def when(text: str) -> datetime:
     """The reverse of `stamp`."""
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 class Cleaner:

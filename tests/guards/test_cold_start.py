@@ -45,9 +45,7 @@ def loaded(*argv: str, env: dict[str, str] | None = None) -> list[str]:
 
 def heavy(names: list[str], allowed: tuple[str, ...] = ()) -> list[str]:
     return [
-        n
-        for n in names
-        if any(n == h or n.startswith(f"{h}.") for h in HEAVY if h not in allowed)
+        n for n in names if any(n == h or n.startswith(f"{h}.") for h in HEAVY if h not in allowed)
     ]
 
 

@@ -4,7 +4,8 @@
         --out lab/models/golden.json
 
 No engine under test is involved. A prompt is kept only if no step of its answer is a near
-tie, so that another correct float32 implementation has no excuse for another token.
+tie, so that another correct float32 implementation has no excuse for another token. Of those,
+the six with the widest gap are written.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def main() -> None:
             prompts.append(row | {"min_gap": round(gap, 6)})
     if len(prompts) < WANTED:
         raise SystemExit(f"only {len(prompts)} of {WANTED} prompts are fit; add candidates")
+    floor = sorted((p["min_gap"] for p in prompts), reverse=True)[WANTED - 1]
+    prompts = [p for p in prompts if p["min_gap"] >= floor]  # the widest gaps
     weights = (args.target / "model.safetensors").read_bytes()
     golden = {
         "schema": "ddops.golden/1",

@@ -121,14 +121,14 @@ HOOKS = (
         ("server_args",),
         "around",
         allow_dflash,
-        "srt/arg_groups/speculative_hook.py:284 allows DFLASH on cuda, npu and xpu only",
+        "srt/arg_groups/speculative_hook.py:291 allows DFLASH on cuda, npu and xpu only",
     ),
     Hook(
         "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend.forward_extend",
         ("self", "q", "k", "v", "layer", "forward_batch", "save_kv_cache"),
         "around",
         forward_extend,
-        "srt/layers/attention/torch_native_backend.py:291 has neither TARGET_VERIFY nor tree masks",
+        "srt/layers/attention/torch_native_backend.py:279 has neither TARGET_VERIFY nor tree masks",
     ),
     Hook(
         "torch.Tensor.record_stream",

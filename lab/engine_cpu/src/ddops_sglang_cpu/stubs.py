@@ -18,6 +18,13 @@ from types import ModuleType
 
 ENVIRONMENT_VARIABLE = "DDOPS_CPU_STUBS"
 
+ABSENT = frozenset({"triton.knobs"})
+"""Submodules that SGLang does without when they are missing, and would call when they are there.
+
+srt/utils/triton_load_watch.py:46 hangs a warning about late kernel loads on triton.knobs, and
+returns on ImportError. Nothing is loaded here, so there is nothing to warn about.
+"""
+
 
 class StubFinder(MetaPathFinder, Loader):
     """Last of `sys.meta_path`: asked only for what no other finder has."""
@@ -29,7 +36,7 @@ class StubFinder(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         root, _, rest = fullname.partition(".")
-        if root not in self.roots:
+        if root not in self.roots or fullname in ABSENT:
             return None
         if rest and not isinstance(getattr(sys.modules.get(root), "__loader__", None), StubFinder):
             return None  # the root is really installed: its missing submodule stays an ImportError

@@ -1,6 +1,6 @@
 """Attention of a TARGET_VERIFY batch on the torch_native backend, tree masks included.
 
-SGLang 0.5.23's torch_native backend (srt/layers/attention/torch_native_backend.py:291) has no such
+SGLang 0.5.23's torch_native backend (srt/layers/attention/torch_native_backend.py:279) has no such
 mode: it reads extend_* fields that a verify batch leaves empty and ignores the tree mask. A wrong
 mask silently used changes the output, so every layout that is not understood raises.
 """
@@ -31,7 +31,7 @@ class MaskLayout(Enum):
 
     Of request i with prefix p_i: FULL_MASK holds [n, p_i + n], the requests one after another;
     QLEN_ONLY [n, n], the prefix being visible. SGLang makes QLEN_ONLY on a CPU
-    (srt/speculative/eagle_utils.py:135, ngram_worker.py:354), FULL_MASK elsewhere.
+    (srt/speculative/eagle_utils.py:135, ngram_worker.py:355), FULL_MASK elsewhere.
     """
 
     FULL_MASK = 0

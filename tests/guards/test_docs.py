@@ -1,0 +1,195 @@
+"""The documents say what the program is: commands, options, exit codes, places.
+
+To see it fail: rename an option in ddops/cli (the reference is stale, and pages that use it are
+named), or add a member to `errors.ExitCode`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from ddops.cli.root import COMMANDS, root
+from ddops.errors import DdopsError, ExitCode
+from ddops.layout import HostLayout
+from tests.guards.commandline import ANY, fault, found_in
+from tests.guards.source import ROOT, modules, tracked, tree
+
+#: Commands whose help needs no example: they take no argument that has to be explained.
+PLAIN = ("ddops host list", "ddops config paths", "ddops lab down", "ddops lab status")
+
+
+def pages() -> list[str]:
+    return [n for n in tracked() if n.endswith(".md") and (n.startswith("docs/") or "/" not in n)]
+
+
+def leaves(command: click.Command = root, path: str = "ddops") -> list[tuple[str, click.Command]]:
+    """Every command that does something, with its full name."""
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    context = click.Context(command)
+    return [
+        leaf
+        for name in command.list_commands(context)
+        if (found := command.get_command(context, name)) is not None
+        for leaf in leaves(found, f"{path} {name}")
+    ]
+
+
+def test_the_reference_is_fresh() -> None:
+    tool = ROOT / "tools" / "gen_cli_reference.py"
+    done = subprocess.run([sys.executable, str(tool), "--check"], cwd=ROOT, check=False, timeout=60)
+    assert done.returncode == 0, "stale: .venv/bin/python tools/gen_cli_reference.py"
+
+
+def test_the_reference_has_every_command() -> None:
+    text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+    assert not [path for path, _ in leaves() if f"# {path}\n" not in text]
+
+
+@pytest.mark.parametrize(("path", "command"), leaves(), ids=[p for p, _ in leaves()])
+def test_every_command_helps(path: str, command: click.Command) -> None:
+    text = command.help or ""
+    assert len(text.split()) >= 4
+    assert (path in PLAIN) is (path not in text), "an example, or a place in PLAIN; not both"
+    unexplained = [
+        p.name for p in command.params if isinstance(p, click.Option) and not (p.help or "").strip()
+    ]
+    assert not unexplained
+
+
+def test_the_root_help_says_what_the_command_says() -> None:
+    """COMMANDS repeats a line for each command, so that help need not load it."""
+    for name, (_, line) in COMMANDS.items():
+        assert line.endswith((".", "?"))
+        assert len(line) <= 60, name
+
+
+def test_examples_in_help_are_right() -> None:
+    wrong = {}
+    for path, command in leaves():
+        for line in (command.help or "").splitlines():
+            text = line.strip()
+            if text.startswith("ddops ") and (why := fault(text.split(" > ")[0])):
+                wrong[f"{path}: {text}"] = why
+    assert not wrong
+
+
+def test_commands_in_documents_are_right() -> None:
+    lines = {(n, li) for n in pages() for li in found_in((ROOT / n).read_text(encoding="utf-8"))}
+    assert len(lines) > 20, "the pages hold command lines"
+    wrong = {
+        f"{name}: {line}": why
+        for name, line in sorted(lines)
+        if name != "docs/reference/cli.md" and (why := fault(line, whole=" " in line.strip()[6:]))
+    }
+    assert not wrong
+
+
+def test_a_wrong_command_in_a_document_is_found() -> None:
+    text = "Type `ddops dploy lab`.\n```sh\nddops lab up --gpu b400 && ddops status\n```\n"
+    lines = list(found_in(text))
+    assert lines == ["ddops lab up --gpu b400", "ddops status", "ddops dploy lab"]
+    assert [bool(fault(line)) for line in lines] == [True, False, True]
+
+
+def hints() -> list[tuple[str, str]]:
+    """Place and text of every `next=` in the code that starts with a command of ours."""
+    found = []
+    for path in modules("ddops"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.keyword) and node.arg == "next":
+                for text in _texts(node.value):
+                    if text.startswith("ddops "):
+                        found.append((f"{path}:{node.value.lineno}", text))
+    return found
+
+
+def _texts(node: ast.expr) -> list[str]:
+    """The texts an expression may come to; a value put into one stands as `ANY`."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    if isinstance(node, ast.JoinedStr):
+        parts = [str(v.value) if isinstance(v, ast.Constant) else ANY for v in node.values]
+        return ["".join(parts)]
+    if isinstance(node, ast.IfExp):
+        return _texts(node.body) + _texts(node.orelse)
+    return []
+
+
+def test_what_errors_tell_people_to_type_is_right() -> None:
+    found = hints()
+    assert len(found) > 20
+    wrong = {}
+    for place, text in found:
+        # A hint may go on in words: behind a comma, or behind the last option.
+        line = re.split(r"[,;(]|\s{2,}|\s#", text)[0].strip()
+        if why := fault(line, whole="--project" not in line):
+            wrong[f"{place}: {text}"] = why
+    assert not wrong
+
+
+def test_every_exit_code_is_documented() -> None:
+    text = (ROOT / "docs/reference/exit-codes.md").read_text(encoding="utf-8")
+    rows = {int(m) for m in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    assert rows == {int(code) for code in ExitCode}
+    for code in ExitCode:
+        assert re.search(rf"\b{int(code)} \w", root.epilog or ""), f"{code!r} in ddops --help"
+
+
+def test_every_error_class_is_in_the_table_of_exit_codes() -> None:
+    text = (ROOT / "docs/reference/exit-codes.md").read_text(encoding="utf-8")
+    todo, missing = [DdopsError], []
+    while todo:
+        one = todo.pop()
+        todo += [c for c in one.__subclasses__() if c.__module__ == "ddops.errors"]
+        row = re.search(rf"^\| (\d+) \|.*`{one.__name__}`", text, re.MULTILINE)
+        if row is None or int(row.group(1)) != int(one.exit_code):
+            missing.append(one.__name__)
+    assert not missing
+
+
+def test_every_place_on_a_host_is_documented() -> None:
+    text = (ROOT / "docs/reference/layout-on-a-host.md").read_text(encoding="utf-8")
+    layout = HostLayout("/opt/ddops")
+    service = layout.service("k26")
+    paths = [
+        layout.state, layout.hostside, layout.lib, layout.lock, layout.journal, layout.models,
+        layout.supervisor_conf, service.current, service.committed, service.op_id, service.log,
+        service.launch_record, service.program, service.releases,
+    ]  # fmt: skip
+    missing = [p for p in paths if f"`{p.rpartition('/')[2]}" not in text]
+    assert not missing
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = []
+    for name in pages():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+            if "://" not in target and not ((ROOT / name).parent / target).exists():
+                broken.append(f"{name}: {target}")
+    assert not broken
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = set(re.findall(r"[\w/.-]+\.md", text))
+    have = {n.removeprefix("docs/") for n in pages() if n.startswith("docs/")}
+    assert listed == have
+
+
+@pytest.mark.parametrize("name", ["docs", "README.md", "CHANGELOG.md"])
+def test_documents_name_no_outsider(name: str) -> None:
+    """No numbers of issues, no talk of sessions: a reader has neither."""
+    root_path: Path = ROOT / name
+    files = sorted(root_path.rglob("*.md")) if root_path.is_dir() else [root_path]
+    talk = re.compile(r"(?<![\w/])#\d+\b|\bissue \d+|\bthis session\b|\bAI agent\b", re.IGNORECASE)
+    found = {str(f): m.group(0) for f in files if (m := talk.search(f.read_text("utf-8")))}
+    assert not found
