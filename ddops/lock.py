@@ -6,14 +6,19 @@ lock is held, and the owner's name is in it from the first moment.
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from ddops.clock import Clock
 from ddops.command import sh
 from ddops.errors import CommandFailed, DdopsError, LockHeldError
 from ddops.layout import HostLayout
@@ -36,18 +41,28 @@ cat "$1/owner.json" 2>/dev/null; printf '\\n'
 seen=$(stat -c %Y "$1/heartbeat" 2>/dev/null || stat -c %Y "$1")
 now=$(date +%s); echo $((now - seen))
 """
-_BEAT = 'grep -qF "$2" "$1/owner.json" && touch "$1/heartbeat"'
+_BEAT = """
+grep -qsF "$2" "$1/owner.json" || exit 75
+touch "$1/heartbeat"
+"""
 # The folder is renamed away first: a half-removed lock would look free to nobody and held to all.
+# Looked at again behind the rename: another release may have come between, and a new owner.
 _RELEASE = """
 [ -d "$1" ] || exit 3
 if [ -n "$2" ]; then grep -qF "$2" "$1/owner.json" || exit 75; fi
-mv -T "$1" "$1.$3" && rm -rf "$1.$3"
+mv -T "$1" "$1.$3" || exit 1
+if [ -n "$2" ] && ! grep -qF "$2" "$1.$3/owner.json"; then mv -T "$1.$3" "$1"; exit 75; fi
+rm -rf "$1.$3"
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds a lock. `token` is the run's own and is never shown to others."""
+    """Who holds a lock. `token` is the run's own and is never shown to others.
+
+    `process` is the holder's process in words that nobody else can have: boot id, pid
+    namespace and start tick; empty where the system does not tell.
+    """
 
     token: str
     who: str
@@ -55,6 +70,47 @@ class Owner:
     pid: int
     purpose: str
     at: str
+    process: str = ""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the holder has certainly ended: it ran on this very machine, and is not there.
+
+        False where that cannot be known, as for a holder on another machine.
+        """
+        before, _, ticks = self.process.rpartition("/")
+        mine = _process(os.getpid())
+        if not before or before != mine.rpartition("/")[0]:
+            return False
+        return _process(self.pid).rpartition("/")[2] != ticks
+
+
+def owner(op_id: str, purpose: str, clock: Clock) -> Owner:
+    """This process, as the holder of a lock for one operation."""
+    return Owner(
+        token=f"{op_id}.{secrets.token_hex(8)}",
+        who=getpass.getuser(),
+        where=socket.gethostname(),
+        pid=os.getpid(),
+        purpose=purpose,
+        at=clock.now().isoformat(timespec="seconds"),
+        process=_process(os.getpid()),
+    )
+
+
+def _process(pid: int) -> str:
+    """`boot id/pid namespace/start tick`; the tick is `-` where no such process runs."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        space = Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return ""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        state, *rest = stat.rpartition(") ")[2].split()
+    except (OSError, ValueError):
+        return f"{boot}/{space}/-"
+    return f"{boot}/{space}/{'-' if state in 'ZX' else rest[18]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +160,11 @@ def take(
     wait_s: float = 0.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Take the lock, waiting up to `wait_s`; `LockHeldError` names the owner."""
+    """Take the lock, waiting up to `wait_s`; `LockHeldError` names the owner.
+
+    A lock whose holder has certainly ended, as after a kill, is taken over: there is nobody to
+    ask, and what it left half done is what this run looks at first.
+    """
     body = json.dumps(asdict(owner)).encode()
     waited = 0.0
     while True:
@@ -116,8 +176,11 @@ def take(
                 f"{transport.host}: the lock cannot be taken", rc=done.rc, stderr=done.err,
                 next=f"ddops provision {transport.host}",
             )  # fmt: skip
+        held = read(transport, layout)
+        if held is not None and held.owner is not None and held.owner.gone:
+            _take_over(transport, layout, held.owner)
+            continue
         if waited >= wait_s:
-            held = read(transport, layout)
             what = held.describe() if held else "somebody who released it just now"
             stale = held is not None and held.stale
             raise LockHeldError(
@@ -148,23 +211,50 @@ def release(transport: Transport, layout: HostLayout, *, token: str = "") -> boo
     return True
 
 
+def _take_over(transport: Transport, layout: HostLayout, gone: Owner) -> None:
+    try:
+        release(transport, layout, token=gone.token)
+    except LockHeldError:
+        return  # another run was quicker: the next try meets that one
+
+
+@dataclass(slots=True)
+class Lease:
+    """A lock that is held, until a heartbeat finds that it is not."""
+
+    host: str
+    lost: bool = False
+
+    def check(self) -> None:
+        """Raise `LockHeldError` once the lock was taken from us: somebody else is at work."""
+        if self.lost:
+            raise LockHeldError(
+                f"{self.host}: the lock was taken from this run; it touches nothing any more",
+                why="it looked dead to somebody, as after a suspended machine",
+                next=f"ddops lock status {self.host}",
+            )
+
+
 @contextmanager
 def holding(
     transport: Transport, layout: HostLayout, owner: Owner, *, wait_s: float = 0.0
-) -> Iterator[None]:
+) -> Iterator[Lease]:
     """Hold the lock for a block, its heart beating meanwhile.
 
     When the host cannot be reached at the end, the lock stays and goes stale; the error of the
     block, if there is one, is not hidden by that.
     """
     take(transport, layout, owner, wait_s=wait_s)
-    stop = threading.Event()
+    stop, lease = threading.Event(), Lease(transport.host)
     heart = threading.Thread(
-        target=_beat, args=(transport, layout, owner.token, stop), daemon=True, name="heartbeat"
+        target=_beat,
+        args=(transport, layout, owner.token, stop, lease),
+        daemon=True,
+        name="heartbeat",
     )
     heart.start()
     try:
-        yield
+        yield lease
     except BaseException as error:
         stop.set()
         try:
@@ -176,9 +266,14 @@ def holding(
     release(transport, layout, token=owner.token)
 
 
-def _beat(transport: Transport, layout: HostLayout, token: str, stop: threading.Event) -> None:
+def _beat(
+    transport: Transport, layout: HostLayout, token: str, stop: threading.Event, lease: Lease
+) -> None:
     while not stop.wait(HEARTBEAT_S):
         try:
-            transport.run(sh(_BEAT, layout.lock, token), deadline_s=HEARTBEAT_S)
+            done = transport.run(sh(_BEAT, layout.lock, token), deadline_s=HEARTBEAT_S)
         except DdopsError:
             continue  # a lost connection shows in the work itself; the lock then goes stale
+        if done.rc == 75:
+            lease.lost = True
+            return

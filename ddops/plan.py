@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from ddops.errors import DdopsError, RefusedError, UnreachableError
+from ddops.errors import DdopsError, Interrupted, RefusedError, UnreachableError
 from ddops.events import Event, Level, Reporter
 from ddops.model import digest
 
@@ -108,7 +108,11 @@ def apply_plan(
         if not proposal.pending:
             continue
         if stopped():
-            raise RefusedError(f"{plan.host}: stopped before {step_id}", next="run it again")
+            raise Interrupted(
+                f"{plan.host}: stopped by the user before: {title}",
+                why=f"{done} steps were done and stay",
+                next="run it again: it goes on from there",
+            )
         now = step.observe()
         if not now.pending:
             continue

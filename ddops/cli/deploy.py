@@ -97,7 +97,9 @@ def _tools(app: App, stop: Stop, lock_wait: float) -> Tools:
         lookup=app.lookup,
         ledger=app.ledger,
         resolve=app.resolve,
-        settings=Settings(s.load_budget_s, s.ready_quiet_s, s.keep_releases),
+        settings=Settings(
+            s.load_budget_s, s.ready_quiet_s, s.keep_releases, s.gate_timeout_s
+        ),
         clock=SystemClock(),
         stop=stop,
         report=app.report,

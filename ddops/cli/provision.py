@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from pathlib import Path
 
     from ddops.cli.app import App
+    from ddops.deploy.stop import Stop
     from ddops.inventory import Host
     from ddops.plan import Plan, Step
     from ddops.transport import Transport
@@ -64,6 +65,7 @@ def provision(
 
     from ddops.cli.app import end_together
     from ddops.cli.output import emit_json
+    from ddops.deploy.stop import Stop, on_interrupt
     from ddops.errors import PendingError
 
     hosts = app.select(target, limit, exclude).hosts
@@ -83,7 +85,9 @@ def provision(
         work = [(h, p) for h, p in ready if p.plan.pending]
         if work and not all(h.origin.kind == "lab" for h, _ in work):
             confirm(f"Change {', '.join(h.name for h, _ in work)}?", yes)
-        done = app.fan_out(work, lambda hp: _apply(app, hp[0], hp[1], lock_wait))
+        stop = Stop()
+        with on_interrupt(stop, app.warn):
+            done = app.fan_out(work, lambda hp: _apply(app, hp[0], hp[1], lock_wait, stop))
         for (host, _), count in done:
             if isinstance(count, int):
                 app.say(f"{count} steps done", host.name)
@@ -105,12 +109,9 @@ def _prepare(app: App, host: Host, workdir: Path) -> Prepared:
     return Prepared(transport, steps, make_plan(host.name, steps))
 
 
-def _apply(app: App, host: Host, prepared: Prepared, lock_wait: float) -> int:
-    import getpass
+def _apply(app: App, host: Host, prepared: Prepared, lock_wait: float, stop: Stop) -> int:
     import json
-    import os
     import secrets
-    import socket
 
     from ddops import lock
     from ddops.clock import SystemClock
@@ -121,10 +122,7 @@ def _apply(app: App, host: Host, prepared: Prepared, lock_wait: float) -> int:
 
     layout, clock = HostLayout(host.engine_dir), SystemClock()
     op_id = f"{clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-    owner = lock.Owner(
-        f"{op_id}.{secrets.token_hex(8)}", getpass.getuser(), socket.gethostname(), os.getpid(),
-        f"provision {prepared.plan.digest[:12]}", clock.now().isoformat(timespec="seconds"),
-    )  # fmt: skip
+    owner = lock.owner(op_id, f"provision {prepared.plan.digest[:12]}", clock)
 
     def journal(step: str, state: str) -> None:
         row = {"at": clock.now().isoformat(timespec="seconds"), "op": op_id, "step": step,
@@ -137,7 +135,7 @@ def _apply(app: App, host: Host, prepared: Prepared, lock_wait: float) -> int:
     with lock.holding(prepared.transport, layout, owner, wait_s=lock_wait):
         return apply_plan(
             prepared.plan, prepared.steps, report=app.report, journal=journal,
-            stopped=lambda: False,
+            stopped=lambda: stop.asked,
         )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class SettingsTable(Struct, frozen=True, kw_only=True):
     connects: Count = 10
     load_budget_s: Seconds = 1800.0
     ready_quiet_s: Annotated[float, Meta(ge=0)] = 2.0
+    gate_timeout_s: Seconds = 60.0
     keep_releases: Count = 5
     ledger: str = ""
     color: Literal["auto", "always", "never"] = "auto"

@@ -21,7 +21,6 @@ from ddops.transport import Transport
 from ddops.transport.files import link_atomically, make_dirs, read_file, send_tree, write_file
 
 Lookup = Callable[[str], Path]
-GOLDEN_TIMEOUT_S = 60.0
 #: A load that dies sooner than this is retried by the supervisor, then given up.
 STARTSECS, STARTRETRIES = 10, 3
 
@@ -162,17 +161,21 @@ class ServiceOnHost:
         weight_version: str,
         gates: tuple[str, ...],
         golden: Golden | None,
+        timeout_s: float,
         *,
         speculative: bool,
     ) -> list[GateResult]:
-        """Ask the golden prompts on the host itself, over loopback, and judge the answers."""
+        """Ask the golden prompts on the host itself, over loopback, and judge the answers.
+
+        `timeout_s` is for one answer: the first one may wait for a compiler.
+        """
         answers: list[Mapping[str, object]] = []
         if gates and golden is not None:
             words = [
                 self.host.python, f"{self.layout.hostside}/golden.py", self.where.dir,
-                str(self.port), f"{self.where.release(digest)}/golden.json", str(GOLDEN_TIMEOUT_S),
+                str(self.port), f"{self.where.release(digest)}/golden.json", str(timeout_s),
             ]  # fmt: skip
-            limit = GOLDEN_TIMEOUT_S * (len(golden.prompts) + 1)
+            limit = timeout_s * len(golden.prompts) + 30
             done = self.transport.run(cmd(*words), deadline_s=limit)
             if not done.ok:
                 raise CommandFailed(

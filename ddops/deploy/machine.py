@@ -25,6 +25,7 @@ from ddops.errors import (
     DdopsError,
     GateFailed,
     Interrupted,
+    LockHeldError,
     RefusedError,
     RollbackFailedError,
     RolledBackError,
@@ -32,6 +33,7 @@ from ddops.errors import (
 )
 from ddops.events import Event, Reporter
 from ddops.gates import Golden, Observation, judge_g0, judge_g1, judge_g2, judge_g3
+from ddops.ledger import Outcome
 from ddops.model import GateResult, State, Verdict, short
 from ddops.plan import Proposal
 from ddops.probe import Facts, collect
@@ -49,6 +51,7 @@ class Settings:
     load_budget_s: float
     ready_quiet_s: float
     keep_releases: int
+    gate_timeout_s: float = 60.0
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class Deploy:
     stop: Stop
     report: Reporter
     redactor: Redactor
+    still_ours: Callable[[], None]
     gpus_needed: int = 0
 
     def run(self) -> Observation:
@@ -73,11 +77,14 @@ class Deploy:
         try:
             self._before()
         except BaseException as error:
-            self.record.fail("failed", str(error) or type(error).__name__, {"touched": "nothing"})
+            self._last_row("failed", Outcome.FAIL, _said(error), {"touched": "nothing"})
             raise
         previous = self.service.links().committed
         try:
-            return self._after_stop()
+            return self._after_stop(previous)
+        except LockHeldError as error:  # the host is another run's: not even a way back
+            self._last_row("failed", Outcome.FAIL, _said(error), {"touched": "unknown"})
+            raise
         except BaseException as error:
             raise self._roll_back(previous, error) from error
 
@@ -103,6 +110,7 @@ class Deploy:
         self._provisioned()
         self.record.ok("planned", {"replaces": seen.launch.release if seen.launch else None})
         self.record.skip("snapshotted", "snapshots are not part of this version")
+        self.still_ours()
         self.stop.check("before staging")
         fresh = self.service.stage(self.release, self.resolve)
         self.record.ok("staged", {"fresh": fresh})
@@ -153,7 +161,8 @@ class Deploy:
         self.record.fail(state, why, {})
         return RefusedError(f"{self.service.host.name}: {why}", next=next)
 
-    def _after_stop(self) -> Observation:
+    def _after_stop(self, previous: str | None) -> Observation:
+        self.still_ours()
         self._stop_old()
         self.service.switch(self.release.digest)
         self.record.ok("switched", {"current": self.release.digest})
@@ -166,26 +175,32 @@ class Deploy:
             self.release.golden,
         )
         self.record.ok("gated", {g.name: g.verdict.value for g in gates})
+        self.still_ours()
         self.service.commit(self.release.digest)
         self.record.ok("committed", {"release": self.release.digest})
-        self.service.prune(self.settings.keep_releases, self.release.digest)
+        self.service.prune(self.settings.keep_releases, self.release.digest, previous)
         return seen
 
     def _stop_old(self) -> None:
-        state = self.service.stop()
-        if state.left or state.state is not State.DOWN:
-            raise DdopsError(
-                f"{self.service.host.name}: the old service did not stop",
-                why=f"state {state.word}, processes left: {list(state.left) or 'none'}",
-                next="look at those processes on the host",
-            )
-        self.record.ok("stopped", {"was": state.word})
+        word = self._stopped("the old service")
+        self.record.ok("stopped", {"was": word})
         if (self.service.host.host_class or "cpu") == "cpu":
             self.record.skip("vram_free", "a CPU host")
         elif self.service.host.simulated:
             self.record.skip("vram_free", "a recorded host: no GPU is behind it")
         else:
             self._vram_free()
+
+    def _stopped(self, what: str) -> str:
+        """Stop what runs; the supervisor's word for it. A stop that left something is an error."""
+        state = self.service.stop()
+        if state.left or state.state is not State.DOWN:
+            raise DdopsError(
+                f"{self.service.host.name}: {what} did not stop",
+                why=f"state {state.word}, processes left: {list(state.left) or 'none'}",
+                next="look at those processes on the host",
+            )
+        return state.word
 
     def _vram_free(self) -> None:
         """A GPU host cannot hold two models: a leftover shows later as a failed load."""
@@ -237,8 +252,9 @@ class Deploy:
         if results[0].verdict is Verdict.PASS:
             speculative = identity.get("speculative_algorithm") is not None
             results += self.service.golden_gate(
-                digest, version, requirements, golden, speculative=speculative
-            )
+                digest, version, requirements, golden, self.settings.gate_timeout_s,
+                speculative=speculative,
+            )  # fmt: skip
         self.stop.wait(self.settings.ready_quiet_s)
         last = self.service.observe()
         ladder = [judge_g0(first, last, self.record.op_id), judge_g1(last), judge_g2(last)]
@@ -258,48 +274,62 @@ class Deploy:
 
     def _roll_back(self, previous: str | None, error: BaseException) -> DdopsError:
         """Go back to the last committed release, gated. Returns what the caller raises."""
-        what = str(error) or type(error).__name__
-        self.record.fail("rolling_back", what, {"to": previous})
+        what, host = _said(error), self.service.host.name
+        self._last_row("rolling_back", Outcome.FAIL, what, {"to": previous})
         self._say(f"going back to {short(previous) if previous else 'nothing served'}")
-        quiet = Stop()
+        self.stop = Stop()  # the user's wish to stop is being carried out by this
         try:
-            self.stop = quiet  # the user's wish to stop is being carried out by this
-            self.service.stop()
-            if previous is None:
-                self.service.unlink_current()
-                self.record.ok("restored", {"serves": None})
-                return _failure(error)
-            self.service.switch(previous)
-            seen = self._start(previous)
-            gates, identity, golden = self.service.staged_gates(previous)
-            self._gate(seen, previous, identity, gates, golden)
+            self._go_back(previous)
         except UnreachableError as lost:
             # Not `stuck`: nobody knows what the host did. A rerun looks and goes on from there.
             self.record.unknown("rolling_back", str(lost))
             return UnreachableError(
-                f"{self.service.host.name}: the connection was lost on the way back;"
-                " what serves now is unknown",
+                f"{host}: the connection was lost on the way back; what serves now is unknown",
                 why=f"{what}; then: {lost}",
-                next=f"ddops status {self.service.host.name}, then deploy again",
+                next=f"ddops status {host}, then deploy again",
             )
-        except (DdopsError, KeyboardInterrupt) as second:
-            self.record.fail("stuck", str(second) or "stopped by the user", {})
+        except (Exception, KeyboardInterrupt) as second:
+            self._last_row("stuck", Outcome.FAIL, _said(second), {})
             return RollbackFailedError(
-                f"{self.service.host.name}: the deploy failed, and so did the way back",
-                why=f"{what}; then: {second or 'stopped by the user'}",
-                next=f"ddops status {self.service.host.name}",
+                f"{host}: the deploy failed, and so did the way back",
+                why=f"{what}; then: {_said(second)}",
+                next=f"ddops status {host}",
             )
-        self.record.ok("restored", {"serves": previous})
+        self.record.last("restored", Outcome.OK, {"serves": previous})
+        if previous is None:
+            return _failure(error)
         if isinstance(error, Interrupted):
             return Interrupted(error.what, why=f"{short(previous)} serves again")
         return RolledBackError(
-            f"{self.service.host.name}: failed, rolled back: {short(previous)} serves again",
+            f"{host}: failed, rolled back: {short(previous)} serves again",
             why=what,
-            next=f"ddops status {self.service.host.name}",
+            next=f"ddops status {host}",
         )
+
+    def _go_back(self, previous: str | None) -> None:
+        self.still_ours()
+        self._stopped("the new service")
+        if previous is None:
+            self.service.unlink_current()
+            return
+        self.service.switch(previous)
+        seen = self._start(previous)
+        gates, identity, golden = self.service.staged_gates(previous)
+        self._gate(seen, previous, identity, gates, golden)
+
+    def _last_row(
+        self, state: str, verdict: Outcome, why: str, evidence: Mapping[str, object]
+    ) -> None:
+        self.record.last(state, verdict, {"why": why, **evidence})
 
     def _say(self, message: str) -> None:
         self.report.emit(Event("deploy", message, self.service.host.name))
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by the user"
+    return str(error) or type(error).__name__
 
 
 def _failure(error: BaseException) -> DdopsError:

@@ -9,7 +9,7 @@ from ddops.command import Redactor
 from ddops.deploy.host import ServiceOnHost
 from ddops.deploy.stop import Stop
 from ddops.engines.sglang import FATAL_LINES
-from ddops.errors import GateFailed
+from ddops.errors import GateFailed, HostKeyError, UnreachableError
 from ddops.events import Event, Level, Reporter
 from ddops.gates import Observation
 from ddops.model import State
@@ -22,6 +22,8 @@ STRETCH = 4
 #: An engine that printed a fatal line and neither ends nor serves is given up after this time.
 FATAL_S = 15.0
 SHOWN_LINES = 15
+#: A connection may be lost for this long during a load: a load goes on without us.
+LOST_S = 60.0
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class Waiter:
     redactor: Redactor
     nonce: str | None = None
     fatal_since: float | None = None
+    lost_since: float | None = None
 
     def ready(self) -> Observation:
         """Return the first observation with a healthy engine of ours on the port.
@@ -49,7 +52,10 @@ class Waiter:
         size = self.log_from
         while True:
             self.stop.check("while the engine was loading")
-            seen = self.service.observe()
+            seen = self._look()
+            if seen is None:
+                self.stop.wait(POLL_S)
+                continue
             ours = seen.launch is not None and seen.launch.op_id == self.op_id
             now = self.clock.monotonic()
             if ours and seen.health is not None and seen.health.status == 200:
@@ -63,6 +69,24 @@ class Waiter:
                 told = now
                 self._tell(seen, now - began)
             self.stop.wait(POLL_S)
+
+    def _look(self) -> Observation | None:
+        """One look; None while the connection is lost, which says nothing about the engine."""
+        began = self.clock.monotonic()
+        try:
+            seen = self.service.observe()
+        except HostKeyError:
+            raise
+        except UnreachableError as error:
+            if self.lost_since is None:
+                self.lost_since = began
+                words = f"no answer while loading, trying on: {error.what}"
+                self.report.emit(Event("loading", words, self.service.host.name, Level.WARN))
+            if self.clock.monotonic() - self.lost_since > min(LOST_S, self.budget_s):
+                raise
+            return None
+        self.lost_since = None
+        return seen
 
     def _fail_fast(self, seen: Observation, ours: bool, now: float, began: float) -> None:
         if not ours:

@@ -34,9 +34,23 @@ class Recorder:
     def fail(self, state: str, why: str, evidence: Mapping[str, object]) -> None:
         self._row(state, Outcome.FAIL, {"why": why, **evidence})
 
+    def last(self, state: str, verdict: Outcome, evidence: Mapping[str, object]) -> None:
+        """A row on a way out: what cannot be written is said, and never hides the error told."""
+        try:
+            self._row(state, verdict, evidence)
+        except Exception as error:
+            self.report.emit(
+                Event("record", f"{state} is not on record: {error}", self.host, Level.WARN)
+            )
+
     def unknown(self, state: str, why: str) -> None:
         """Here only: the host cannot be reached to be told."""
-        self._ledger_row(state, Outcome.UNKNOWN, {"why": why})
+        try:
+            self._ledger_row(state, Outcome.UNKNOWN, {"why": why})
+        except Exception as error:
+            self.report.emit(
+                Event("record", f"{state} is not on record: {error}", self.host, Level.WARN)
+            )
 
     def facts(self, facts: Facts) -> None:
         self.ledger.add_facts(

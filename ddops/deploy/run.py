@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import secrets
 import socket
 import tempfile
@@ -81,8 +80,8 @@ def deploy_service(
     if seen is None:
         raise RefusedError(f"{host.name}: not provisioned", next=f"ddops provision {host.name}")
     op_id = f"{tools.clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-    owner = _owner(op_id, f"deploy {service.name} {short(release.digest)}", tools.clock)
-    with lock.holding(transport, target.layout, owner, wait_s=tools.lock_wait_s), \
+    owner = lock.owner(op_id, f"deploy {service.name} {short(release.digest)}", tools.clock)
+    with lock.holding(transport, target.layout, owner, wait_s=tools.lock_wait_s) as lease, \
             tools.ledger() as ledger:  # fmt: skip
         recorder = _recorder(ledger, target, release, op_id, tools)
         machine = Deploy(
@@ -96,6 +95,7 @@ def deploy_service(
             stop=tools.stop,
             report=tools.report,
             redactor=tools.redactor,
+            still_ours=lease.check,
             gpus_needed=gpus_needed(profile),
         )
         after = machine.run()
@@ -228,17 +228,6 @@ def _provision_rows(
 
 def _committed(target: ServiceOnHost, release: Release) -> bool:
     return target.links().committed == release.digest
-
-
-def _owner(op_id: str, purpose: str, clock: Clock) -> lock.Owner:
-    return lock.Owner(
-        token=f"{op_id}.{secrets.token_hex(8)}",
-        who=getpass.getuser(),
-        where=socket.gethostname(),
-        pid=os.getpid(),
-        purpose=purpose,
-        at=clock.now().isoformat(timespec="seconds"),
-    )
 
 
 def _recorder(

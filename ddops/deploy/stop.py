@@ -42,7 +42,7 @@ def on_interrupt(stop: Stop, tell: Callable[[str], None]) -> Iterator[None]:
         if stop.asked:
             raise KeyboardInterrupt
         stop.ask()
-        tell("stopping: finishing the safe step and going back; again to stop at once")
+        tell("stopping: finishing the step at work, then going back; again to stop at once")
 
     if threading.current_thread() is not threading.main_thread():
         yield

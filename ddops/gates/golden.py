@@ -90,12 +90,13 @@ def _broken(
     golden: Golden, answers: Sequence[Mapping[str, object]], weight_version: str
 ) -> str | None:
     """Why the answers cannot be judged at all, or None."""
+    for answer in answers:
+        if answer.get("error"):
+            return f"prompt {answer.get('id')}: {answer['error']}"
     ids = [str(a.get("id")) for a in answers]
     if sorted(ids) != sorted(golden.want):
         return f"asked {len(golden.want)} prompts, {len(ids)} rows came back"
     for answer in answers:
-        if answer.get("error"):
-            return f"prompt {answer['id']}: {answer['error']}"
         meta = answer.get("meta")
         said = meta.get("weight_version") if isinstance(meta, Mapping) else None
         if said != weight_version:

@@ -26,7 +26,11 @@ def main(argv):
     with open(golden_file, encoding="utf-8") as f:
         golden = json.load(f)
     key = api_key(service_dir)
-    rows = [ask(port, p, timeout, key) for p in golden["prompts"]]
+    rows = []
+    for prompt in golden["prompts"]:
+        rows.append(ask(port, prompt, timeout, key))
+        if "error" in rows[-1]:
+            break  # one failed answer decides; an engine that hangs would hang on each of them
     json.dump({"schema": "ddops.golden-answers/1", "rows": rows}, sys.stdout)
     return 0
 

@@ -103,6 +103,11 @@ def test_installed_and_unlisted_modules_are_left_alone(run_python: Run) -> None:
     assert outcome(run_python, script, stubs="numpy") == "numpy.nothing"
 
 
+def test_submodules_that_sglang_would_call_are_absent(run_python: Run) -> None:
+    script = "import triton\n" + missing("triton.knobs")
+    assert outcome(run_python, script) == "triton.knobs"
+
+
 def test_no_environment_no_stand_ins(run_python: Run) -> None:
     script = "import sys; print(any('ddops' in m for m in sys.modules))\n" + missing("triton")
     assert outcome(run_python, script, stubs="") == "False\ntriton"

@@ -73,6 +73,11 @@ def test_right_size_wrong_order_is_refused() -> None:
         tree_masks(torch.cat(masks), [5, 2], N)
 
 
+def test_transposed_is_refused() -> None:
+    with pytest.raises(MaskLayoutError, match="a later one"):
+        tree_masks(BLOCK.T.reshape(-1), [2], N)
+
+
 def test_integers_are_refused() -> None:
     with pytest.raises(MaskLayoutError, match="not bool"):
         tree_masks(BLOCK.int().reshape(-1), [2], N)

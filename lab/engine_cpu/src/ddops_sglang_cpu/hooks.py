@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One hook: its dotted target, the parameters that must have, and what upstream it is for."""
+    """One hook: its dotted target, that one's parameters, and what upstream it is for."""
 
     target: str
     parameters: tuple[str, ...] | None

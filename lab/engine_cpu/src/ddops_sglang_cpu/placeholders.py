@@ -26,9 +26,7 @@ class Placeholder:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Placeholder:
-        if is_dunder(
-            attribute
-        ):  # probes such as hasattr(x, "__cuda_array_interface__") must say no
+        if is_dunder(attribute):  # hasattr(x, "__cuda_array_interface__") must say no
             raise AttributeError(attribute)
         child = Placeholder(f"{self._name}.{attribute}")
         setattr(self, attribute, child)
@@ -56,9 +54,8 @@ class PlaceholderType(type):
     def __getattr__(cls, attribute: str) -> Placeholder:
         if is_dunder(attribute):
             raise AttributeError(attribute)
-        return Placeholder(
-            f"{cls.__module__}.{cls.__name__}.{attribute}"
-        )  # enum members used as defaults
+        # Enum members, used as defaults of parameters.
+        return Placeholder(f"{cls.__module__}.{cls.__name__}.{attribute}")
 
     def __call__(cls, *args: object, **kwargs: object) -> NoReturn:
         refuse(f"{cls.__module__}.{cls.__name__}")

@@ -82,13 +82,20 @@ def tree_masks(
         columns = n if layout is MaskLayout.QLEN_ONLY else prefix + n
         mask = flat[offset : offset + n * columns].view(n, columns)
         offset += n * columns
-        # A node always attends to itself; at a wrong offset or stride this hardly ever holds.
-        if not bool(mask[:, columns - n :].diagonal().all()):
-            raise MaskLayoutError(
-                f"tree mask {layout.name} hides a node from itself (prefix {prefix}, {n} nodes)"
-            )
+        _check_block(mask[:, columns - n :], f"{layout.name}, prefix {prefix}, {n} nodes")
         masks.append(_with_visible_prefix(mask, prefix) if layout is MaskLayout.QLEN_ONLY else mask)
     return masks
+
+
+def _check_block(block: Tensor, where: str) -> None:
+    """Refuse what no tree gives: a mask read at a wrong offset, or transposed, hardly ever passes.
+
+    SGLang numbers a node after its ancestors (kernels/ops/speculative/reconstruct_tree.py:23).
+    """
+    if not bool(block.diagonal().all()):
+        raise MaskLayoutError(f"tree mask hides a node from itself ({where})")
+    if bool(block.triu(1).any()):
+        raise MaskLayoutError(f"tree mask shows a node a later one ({where})")
 
 
 def _with_visible_prefix(block: Tensor, prefix: int) -> Tensor:
