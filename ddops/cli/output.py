@@ -58,5 +58,5 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], width: int
         lead += GAP if lead else ""
         wrapped = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
         lines.append((lead + wrapped[0]).rstrip())
-        lines += [" " * before + more for more in wrapped[1:]]
+        lines += [(" " * before + more).rstrip() for more in wrapped[1:]]
     return lines
