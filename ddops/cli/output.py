@@ -20,6 +20,11 @@ def emit_json(name: str, value: object) -> None:
     click.echo(json.dumps({"schema": f"ddops.{name}/1", "data": data}, indent=1))
 
 
+def emit_line(text: str = "") -> None:
+    """One line of data, secrets masked, without control characters."""
+    click.echo("".join(c if c.isprintable() else ascii(c)[1:-1] for c in _redactor()(text)))
+
+
 def emit_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> None:

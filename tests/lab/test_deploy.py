@@ -133,7 +133,9 @@ def test_status_says_what_is_seen_not_what_was_meant(lab: Project, serving: Host
 @pytest.fixture
 def intruder(clean_host: HostView) -> Iterator[int]:
     """Somebody else on the service's port."""
-    server = http.server.HTTPServer(("127.0.0.1", clean_host.port), http.server.SimpleHTTPRequestHandler)
+    server = http.server.HTTPServer(
+        ("127.0.0.1", clean_host.port), http.server.SimpleHTTPRequestHandler
+    )
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield os.getpid()
@@ -155,9 +157,7 @@ def test_a_port_in_use_names_who_holds_it(
     assert "port not ours" not in lab.ok("status", clean_host.name).out  # no engine: it is down
 
 
-def test_weights_that_are_gone_are_refused_before_the_stop(
-    lab: Project, serving: HostView
-) -> None:
+def test_weights_that_are_gone_are_refused_before_the_stop(lab: Project, serving: HostView) -> None:
     models = Path(serving.layout.models) / "tiny-qwen3"
     pids = serving.pids()
     aside = models.with_name("aside")
