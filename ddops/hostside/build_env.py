@@ -36,7 +36,8 @@ def main(argv):
     python = os.path.join(target, "bin", "python")
     source = sources(spec)
     if spec["torch"]:
-        run([*pip(python), *source, "-r", spec["torch"]])
+        # Its dependencies come from the lock, with hashes.
+        run([*pip(python), *source, "--no-deps", "-r", spec["torch"]])
     if spec["lock"]:
         run([*pip(python), *source, "--no-deps", "--require-hashes", "-r", spec["lock"]])
     for dist in spec["dists"]:
