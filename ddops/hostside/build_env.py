@@ -5,13 +5,14 @@
 
 SPEC: dir, digest, python packages as `torch` (a requirements file without hashes, or null),
 `lock` (a requirements file with hashes, or null), `dists` (source folders, installed without
-dependencies), `trees` (packages copied as they are), `find_links`, `index`.
+dependencies), `trees` (packages copied as they are), `find_links`, `index`. One build at a time.
 `env.json` is written last: a folder without it is half built and is built anew. What was
 installed is recorded by the hash of each distribution's own RECORD.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -25,6 +26,14 @@ SCHEMA = "ddops.env/1"
 
 def main(argv):
     spec = json.loads(argv[0])
+    os.makedirs(os.path.dirname(spec["dir"]), exist_ok=True)
+    # A controller that was killed leaves its build running here: the next one waits for it.
+    with open(spec["dir"] + ".lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return build(spec)
+
+
+def build(spec):
     began = time.monotonic()
     target = spec["dir"]
     if os.path.exists(os.path.join(target, "env.json")):

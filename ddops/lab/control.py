@@ -84,7 +84,7 @@ class Lab:
     def _start(self, spec: LabSpec, sshd: str) -> LabState:
         self.paths.dir.mkdir(parents=True, mode=0o700)
         self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        hosts = tuple(place(name, i) for i, name in enumerate(spec.names(), 1))
+        hosts = _placed(spec)
         state = LabState(spec, hosts, ready=False, made=_privsep_dir())
         self._write(state)
         keygen(self.paths.key, "lab login")
@@ -178,6 +178,15 @@ class Lab:
 
     def _say(self, message: str) -> None:
         self.report.emit(Event("lab", message))
+
+
+def _placed(spec: LabSpec) -> tuple[LabHost, ...]:
+    """Addresses and ports, no port twice."""
+    hosts: list[LabHost] = []
+    for index, name in enumerate(spec.names(), 1):
+        taken = {p for h in hosts for p in (h.ssh_port, h.service_port)}
+        hosts.append(place(name, index, taken))
+    return tuple(hosts)
 
 
 def _privsep_dir() -> tuple[str, ...]:

@@ -32,7 +32,18 @@ def busy(lab: Project, serving: HostView) -> Iterator[Callable[..., Running]]:
 
 
 def reach(host: HostView, state: str) -> None:
-    until(lambda: host.locked and state in host.states(), what=f"the state {state}")
+    """Wait until the deploy at work, whose purpose the lock tells, has got to a state."""
+
+    def there() -> bool:
+        try:
+            owner = json.loads((Path(host.layout.lock) / "owner.json").read_text())
+        except (OSError, ValueError):
+            return False
+        newest = host.deployments()[:1]
+        mine = bool(newest) and owner["token"].startswith(newest[0].op_id)
+        return mine and state in host.states()
+
+    until(there, what=f"the state {state}")
 
 
 def test_control_c_while_loading_brings_the_old_release_back(

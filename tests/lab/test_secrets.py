@@ -85,7 +85,7 @@ def _holds(path: Path) -> bool:
 
 def test_a_log_that_leaks_is_shown_masked(keyed: Deployed) -> None:
     project, host = keyed.project, keyed.host
-    project.profile("leaky", "die_loading=oom,log_secret")
+    project.profile("leaky", "die_loading=oom,log_secret,shards=1")
     done = project.run("-v", "deploy", "lab1", "--profile", "leaky")
     assert done.rc == 5, done
     assert "server_args=" in done.err  # the very line that holds the key
