@@ -5,7 +5,8 @@
 
 SPEC: dir, digest, python packages as `torch` (a requirements file without hashes, or null),
 `lock` (a requirements file with hashes, or null), `dists` (source folders, installed without
-dependencies), `trees` (packages copied as they are), `find_links`, `index`. One build at a time.
+dependencies), `trees` (packages copied as they are), `find_links`, `index`; `imports` and
+`cpu_torch` are checked at the end. One build at a time.
 `env.json` is written last: a folder without it is half built and is built anew. What was
 installed is recorded by the hash of each distribution's own RECORD.
 """
@@ -52,6 +53,7 @@ def build(spec):
     for dist in spec["dists"]:
         run([*pip(python), "--no-deps", "--no-build-isolation", dist])
     site = site_packages(python)
+    verify(python, spec)
     for tree in spec["trees"]:
         shutil.copytree(tree, os.path.join(site, os.path.basename(tree)))
     record = {
@@ -64,6 +66,18 @@ def build(spec):
     write(os.path.join(target, "env.json"), record)
     print(json.dumps({"schema": SCHEMA, "built": True, "built_s": record["built_s"]}))
     return 0
+
+
+def verify(python, spec):
+    """An environment that cannot import what it is for is not complete."""
+    for name in spec.get("imports", ()):
+        run([python, "-c", "import " + name])
+    if spec.get("cpu_torch"):
+        ask = (
+            "import sys, torch; v = torch.version.cuda;"
+            "sys.exit('torch is a CUDA build (%s), a CPU build is wanted' % v if v else 0)"
+        )
+        run([python, "-c", ask])
 
 
 def pip(python):

@@ -186,6 +186,8 @@ class EnvStep:
             "lock": f"{inputs}/engine.lock" if self.recipe.has("engine.lock") else None,
             "dists": [f"{inputs}/dists/{n}" for n in self.recipe.parts("dists")],
             "trees": [f"{inputs}/trees/{n}" for n in self.recipe.parts("trees")],
+            "imports": ["torch"] if self.recipe.has("torch.txt") else [],
+            "cpu_torch": self.recipe.kind == "sglang-cpu",
             "find_links": self.find_links,
             "index": self.index,
         }

@@ -68,7 +68,7 @@ def test_places_are_apart() -> None:
     assert len(set(ports)) == len(ports)
     assert all(h.address.startswith("127.") for h in found)
     assert max(ports) < 32768  # clients are given higher ones
-    assert free_port("127.0.0.1", range(20000, 31999)) == 31999
+    assert free_port("127.0.0.1", range(20000, 30000)) >= 30000
 
 
 @pytest.fixture
