@@ -33,7 +33,6 @@ from ddops.errors import (
 )
 from ddops.events import Event, Reporter
 from ddops.gates import Golden, Observation, judge_g0, judge_g1, judge_g2, judge_g3
-from ddops.ledger import Outcome
 from ddops.model import GateResult, State, Verdict, short
 from ddops.plan import Proposal
 from ddops.probe import Facts, collect
@@ -77,13 +76,13 @@ class Deploy:
         try:
             self._before()
         except BaseException as error:
-            self._last_row("failed", Outcome.FAIL, _said(error), {"touched": "nothing"})
+            self.record.give_up("failed", _said(error), {"touched": "nothing"})
             raise
         previous = self.service.links().committed
         try:
             return self._after_stop(previous)
         except LockHeldError as error:  # the host is another run's: not even a way back
-            self._last_row("failed", Outcome.FAIL, _said(error), {"touched": "unknown"})
+            self.record.give_up("failed", _said(error), {"touched": "unknown"})
             raise
         except BaseException as error:
             raise self._roll_back(previous, error) from error
@@ -275,7 +274,7 @@ class Deploy:
     def _roll_back(self, previous: str | None, error: BaseException) -> DdopsError:
         """Go back to the last committed release, gated. Returns what the caller raises."""
         what, host = _said(error), self.service.host.name
-        self._last_row("rolling_back", Outcome.FAIL, what, {"to": previous})
+        self.record.give_up("rolling_back", what, {"to": previous})
         self._say(f"going back to {short(previous) if previous else 'nothing served'}")
         self.stop = Stop()  # the user's wish to stop is being carried out by this
         try:
@@ -289,13 +288,13 @@ class Deploy:
                 next=f"ddops status {host}, then deploy again",
             )
         except (Exception, KeyboardInterrupt) as second:
-            self._last_row("stuck", Outcome.FAIL, _said(second), {})
+            self.record.give_up("stuck", _said(second), {})
             return RollbackFailedError(
                 f"{host}: the deploy failed, and so did the way back",
                 why=f"{what}; then: {_said(second)}",
                 next=f"ddops status {host}",
             )
-        self.record.last("restored", Outcome.OK, {"serves": previous})
+        self.record.back(previous)
         if previous is None:
             return _failure(error)
         if isinstance(error, Interrupted):
@@ -316,11 +315,6 @@ class Deploy:
         seen = self._start(previous)
         gates, identity, golden = self.service.staged_gates(previous)
         self._gate(seen, previous, identity, gates, golden)
-
-    def _last_row(
-        self, state: str, verdict: Outcome, why: str, evidence: Mapping[str, object]
-    ) -> None:
-        self.record.last(state, verdict, {"why": why, **evidence})
 
     def _say(self, message: str) -> None:
         self.report.emit(Event("deploy", message, self.service.host.name))

@@ -21,7 +21,7 @@ APPEAR_S = 20.0
 STRETCH = 4
 #: An engine that printed a fatal line and neither ends nor serves is given up after this time.
 FATAL_S = 15.0
-SHOWN_LINES = 15
+SHOWN_LINES, SHOWN_CHARS = 15, 400
 #: A connection may be lost for this long during a load: a load goes on without us.
 LOST_S = 60.0
 
@@ -105,9 +105,11 @@ class Waiter:
             raise self._failed(seen, "G0", "the engine hangs after a fatal line")
 
     def _failed(self, seen: Observation, gate: str, what: str) -> GateFailed:
-        lines = self.tail(seen).splitlines()[-SHOWN_LINES:]
+        # Masked whole, then cut: what is cut first may end in half a secret.
+        lines = [x[:SHOWN_CHARS] for x in self.redactor(self.tail(seen)).splitlines()]
+        shown = "\n  ".join(lines[-SHOWN_LINES:])
         fatal = fatal_line(self.tail(seen))
-        why = (f"{fatal}\n" if fatal else "") + "last lines of the log:\n  " + "\n  ".join(lines)
+        why = (f"{fatal}\n" if fatal else "") + f"last lines of the log:\n  {shown}"
         return GateFailed(
             f"{self.service.host.name}: {gate}: {what}",
             gate=gate,
@@ -117,8 +119,14 @@ class Waiter:
 
     def tail(self, seen: Observation) -> str:
         """What the log gained since the start, as far as the observation holds it."""
-        gained = seen.log_size - self.log_from
-        return seen.log_tail[-gained:] if 0 < gained < len(seen.log_tail) else seen.log_tail
+        gained, raw = seen.log_size - self.log_from, seen.log_tail.encode()
+        if not 0 < gained < len(raw):
+            return seen.log_tail
+        # Bytes, as the sizes are: progress bars are full of letters of three.
+        before, new = raw[:-gained], raw[-gained:]
+        if not before.endswith((b"\n", b"\r")):
+            new = b"".join(new.splitlines(keepends=True)[1:])  # half a line may be half a secret
+        return new.decode("utf-8", "replace")
 
     def _tell(self, seen: Observation, waited: float) -> None:
         last = (self.tail(seen).strip().splitlines() or ["no line yet"])[-1]

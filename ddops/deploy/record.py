@@ -34,19 +34,21 @@ class Recorder:
     def fail(self, state: str, why: str, evidence: Mapping[str, object]) -> None:
         self._row(state, Outcome.FAIL, {"why": why, **evidence})
 
-    def last(self, state: str, verdict: Outcome, evidence: Mapping[str, object]) -> None:
-        """A row on a way out: what cannot be written is said, and never hides the error told."""
-        try:
-            self._row(state, verdict, evidence)
-        except Exception as error:
-            self.report.emit(
-                Event("record", f"{state} is not on record: {error}", self.host, Level.WARN)
-            )
+    def give_up(self, state: str, why: str, evidence: Mapping[str, object]) -> None:
+        """`fail` on a way out: what cannot be written is said, and hides no error."""
+        self._try(state, lambda: self._row(state, Outcome.FAIL, {"why": why, **evidence}))
+
+    def back(self, release: str | None) -> None:
+        """`restored`, on a way out too."""
+        self._try("restored", lambda: self._row("restored", Outcome.OK, {"serves": release}))
 
     def unknown(self, state: str, why: str) -> None:
         """Here only: the host cannot be reached to be told."""
+        self._try(state, lambda: self._ledger_row(state, Outcome.UNKNOWN, {"why": why}))
+
+    def _try(self, state: str, write: Callable[[], None]) -> None:
         try:
-            self._ledger_row(state, Outcome.UNKNOWN, {"why": why})
+            write()
         except Exception as error:
             self.report.emit(
                 Event("record", f"{state} is not on record: {error}", self.host, Level.WARN)

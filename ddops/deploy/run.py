@@ -23,12 +23,14 @@ from ddops.events import Event, Reporter
 from ddops.gates import Observation
 from ddops.inventory.model import Host, Profile, Service
 from ddops.ledger import Ledger
-from ddops.model import short
+from ddops.model import State, short
 from ddops.plan import Proposal, make_plan
 from ddops.provision import Provision, env_recipe
 from ddops.transport import Transport
 
 Lookup = Callable[[str], Path]
+#: How often, and how far apart, the health of a running engine of the right release is asked.
+LOOKS, LOOK_AGAIN_S = 3, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def deploy_service(
     owner = lock.owner(op_id, f"deploy {service.name} {short(release.digest)}", tools.clock)
     with lock.holding(transport, target.layout, owner, wait_s=tools.lock_wait_s) as lease, \
             tools.ledger() as ledger:  # fmt: skip
-        unchanged = _unchanged(look(target), target, release)
+        unchanged = _unchanged(_patient_look(target, release, tools.stop), target, release)
         if unchanged is not None:
             return unchanged
         recorder = _recorder(ledger, target, release, op_id, tools)
@@ -228,6 +230,21 @@ def _provision_rows(
     with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
         steps = Provision(transport, host, [service], lookup, Path(folder)).steps()
         return make_plan(host.name, steps).rows
+
+
+def _patient_look(target: ServiceOnHost, release: Release, stop: Stop) -> Observation | None:
+    """A look; more than one where only the health of the right release is missing.
+
+    A busy engine may be late with one answer, and a restart for that costs a load (sglang#22511).
+    """
+    for _ in range(LOOKS - 1):
+        seen = look(target)
+        if seen is None or seen.engine is not State.UP or serves(seen, release.digest):
+            return seen
+        if seen.current != release.digest or not _committed(target, release):
+            return seen
+        stop.wait(LOOK_AGAIN_S)
+    return look(target)
 
 
 def _unchanged(seen: Observation | None, target: ServiceOnHost, release: Release) -> Outcome | None:

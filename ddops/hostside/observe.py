@@ -35,7 +35,7 @@ def main(argv):
     parser.add_argument("service_dir")
     parser.add_argument("port", type=int)
     parser.add_argument("--http", type=float, default=0.0)
-    parser.add_argument("--log-bytes", type=int, default=4000)
+    parser.add_argument("--log-bytes", type=int, default=32000)
     args = parser.parse_args(argv)
     json.dump(observe(args), sys.stdout)
     return 0
@@ -183,13 +183,17 @@ def boot_id():
 
 
 def log_end(path, limit):
-    """Size and last bytes of the log; the controller redacts it before anyone sees it."""
+    """Size and last lines of the log; the controller redacts them before anyone sees them."""
     try:
         with open(path, "rb") as f:
             size = f.seek(0, os.SEEK_END)
             f.seek(max(0, size - limit))
+            tail = f.read()
+            if size > limit:
+                # From a line's beginning: half a secret would not be known for one.
+                tail = b"".join(tail.splitlines(keepends=True)[1:])
             return {"size": size, "inode": os.fstat(f.fileno()).st_ino,
-                    "tail": f.read().decode("utf-8", "replace")}  # fmt: skip
+                    "tail": tail.decode("utf-8", "replace")}  # fmt: skip
     except OSError:
         return {"size": 0, "inode": 0, "tail": ""}
 

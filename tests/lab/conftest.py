@@ -1,4 +1,4 @@
-"""One lab of four stand-in hosts for the whole tier; tests that need another make their own."""
+"""One lab of stand-in hosts for the whole tier; tests that need another make their own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.sshd import missing_tools
 from tests.lab.harness import HostView, Project
+from tests.lab.scenarios import Scenarios
 
 HERE = Path(__file__).parent
 
@@ -44,11 +45,23 @@ def make_project(
             project.run("lab", "down")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def scenarios(
+    request: pytest.FixtureRequest, make_project: Callable[[str], Project]
+) -> Iterator[Scenarios]:
+    """The slow ones of the tests that will run, at work from the beginning."""
+    ids = " ".join(item.nodeid for item in request.session.items)
+    marks = {"faults": "test_deploy_faults", "frozen": "frozen_host", "lost_lock": "lost_lock"}
+    made = Scenarios(make_project, frozenset(n for n, words in marks.items() if words in ids))
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="session")
 def lab(make_project: Callable[[str], Project]) -> Project:
-    """`lab1` to `lab4`, provisioned."""
+    """`lab1` to `lab3`, provisioned."""
     project = make_project("l")
-    project.ok("lab", "up", "--engine", "sim", "--hosts", "4")
+    project.ok("lab", "up", "--engine", "sim", "--hosts", "3")
     project.ok("provision", "lab")
     return project
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from ddops.command import Redactor
 from ddops.lab import LabPaths, LabState
 from ddops.layout import HostLayout, ServiceLayout
 from ddops.ledger import Deployment, Ledger, Transition
+from tests.lab.looking import tagged
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICE = "tiny"
@@ -106,6 +105,7 @@ class Project:
             "HOME": str(self.root / "account"),
             "TMPDIR": str(self.root / "tmp"),
             "LANG": "C.UTF-8",
+            "PYTHONPATH": str(ROOT),  # this very tree, wherever it was checked out
             "COLUMNS": "200",
             **self.more_env,
             **(more or {}),
@@ -297,61 +297,5 @@ def snapshot(done: Done, host: HostView, before: str | None = None) -> Snapshot:
     )  # fmt: skip
 
 
-def tagged(item: str) -> list[int]:
-    """Pids whose environment holds `NAME=value`; no zombies."""
-    want, out = os.fsencode(item), []
-    for pid in (int(n) for n in os.listdir("/proc") if n.isdigit()):
-        try:
-            env = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            alive = _state(pid) not in "ZX"
-        except OSError:
-            continue
-        if want in env and alive:
-            out.append(pid)
-    return out
-
-
-def _state(pid: int) -> str:
-    text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    return text.rpartition(") ")[2][0]
-
-
-def until(condition: Callable[[], object], limit_s: float = 30.0, what: str = "it") -> None:
-    """Wait for a condition; an error names it when it does not come."""
-    end = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"{what}: not within {limit_s:g} s")
-        time.sleep(0.05)
-
-
 def together(running: Sequence[Running]) -> list[Done]:
     return [r.end() for r in running]
-
-
-def seen_in_proc(secret: str) -> list[str]:
-    """Command lines of all processes that hold the text."""
-    out = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                line = Path(f"/proc/{name}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if secret.encode() in line:
-                out.append(line.decode("utf-8", "replace"))
-    return out
-
-
-def files_below(root: Path) -> dict[str, str]:
-    """Every file below a folder with type, mode, size and time of change; links by target."""
-    out = {}
-    for path in sorted(root.rglob("*")):
-        seen = path.lstat()
-        text = f"{seen.st_mode:o} {seen.st_size} {seen.st_mtime_ns}"
-        if path.is_symlink():
-            text = f"-> {path.readlink()}"
-        elif path.is_dir():
-            text = f"dir {seen.st_mode:o}"
-        out[str(path.relative_to(root))] = text
-    return out

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.harness import HostView, Project, files_below, until
+from tests.lab.harness import HostView, Project
+from tests.lab.looking import files_below, until
 
 
 def rows(lab: Project) -> int:
@@ -66,9 +67,9 @@ def test_the_second_deploy_changes_nothing(lab: Project, serving: HostView) -> N
 
 
 def _but_the_log(host: HostView) -> dict[str, str]:
-    """The host's state; the engine logs every look at its health."""
+    """The host's state; the engine logs every look at its health, the supervisor what it saw."""
     found = files_below(Path(host.layout.state))
-    return {p: v for p, v in found.items() if not p.endswith("engine.log")}
+    return {p: v for p, v in found.items() if not p.endswith(".log")}
 
 
 def test_another_profile_is_another_release_and_commits_only_when_gated(
@@ -180,6 +181,30 @@ def test_weights_that_are_gone_are_refused_before_the_stop(lab: Project, serving
     assert serving.current == serving.committed
 
 
+def test_one_late_answer_is_no_reason_to_restart(lab: Project, serving: HostView) -> None:
+    pids = serving.pids()
+    serving.fault(status_503="health")
+    run = lab.spawn("deploy", serving.name)
+    until(lambda: serving.locked, what="the second look")
+    serving.fault()
+    done = run.end()
+    assert done.rc == 0, done
+    assert "unchanged" in done.out
+    assert serving.pids() == pids
+
+
+def test_a_service_that_stays_ill_is_started_anew(lab: Project, serving: HostView) -> None:
+    first = serving.launch()
+    serving.fault(status_503="health")
+    run = lab.spawn("deploy", serving.name)
+    until(lambda: serving.launch() not in (first, None), what="a new start")
+    serving.fault()
+    done = run.end()
+    assert done.rc == 0, done
+    assert "live" in done.out
+    assert serving.serves() == serving.committed
+
+
 def test_a_service_listens_on_loopback_alone(serving: HostView) -> None:
     want = f":{serving.port:04X}"
     table = Path("/proc/net/tcp").read_text().splitlines() + (
@@ -200,30 +225,37 @@ def test_the_supervisor_outlives_the_controller(lab: Project, serving: HostView)
     until(lambda: serving.serves() is not None, what="the engine, all alone")
 
 
-def test_no_more_releases_are_kept_than_said(lab: Project, serving: HostView) -> None:
-    first = serving.serves()
-    for number in range(4):
-        lab.profile(f"keep{number}", f"commit={number + 2}")
-        lab.ok("deploy", serving.name, "--profile", f"keep{number}")
-    kept = {p.name for p in Path(serving.service.releases).iterdir()}
-    assert serving.current in kept
-    assert len(kept) == 3, kept
-    assert first not in kept
+def test_an_old_engine_deaf_to_term_is_ended_all_the_same(lab: Project, serving: HostView) -> None:
+    """Its own grace is half a minute; here it has a second, from its next start on."""
+    path = Path(serving.service.current) / "launch.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "stop_grace_s": 1}))
+    first = serving.launch()
+    assert first is not None
+    os.kill(int(str(first["pid"])), signal.SIGKILL)
+    until(lambda: serving.serves() and serving.launch() != first, what="a restart")
+    (deaf,) = serving.pids()
+    serving.fault(ignore_sigterm=True)
+    lab.profile("after-deaf", "commit=5")
+    run = lab.spawn("deploy", serving.name, "--profile", "after-deaf")
+    until(lambda: deaf not in serving.pids(), what="the end of the deaf one")
+    serving.fault()
+    done = run.end()
+    assert done.rc == 0, done
+    assert serving.serves() == serving.committed
+    log = (Path(serving.service.log) / "engine.log").read_text()
+    assert "SIGTERM received and ignored" in log
 
 
-def test_the_release_that_served_before_is_kept_however_old(
+def test_the_release_before_is_kept_however_old_and_no_more_than_said(
     lab: Project, clean_host: HostView
 ) -> None:
     """It is what a rollback goes to: its age on disk says nothing."""
-    host = clean_host
-    lab.ok("deploy", host.name)
-    oldest = host.serves()
-    for number in range(4):
+    host, two = clean_host, {"DDOPS_KEEP_RELEASES": "2"}
+    served = []
+    for number in (0, 1, 0, 2):  # the third is not staged anew, so the second is younger on disk
         lab.profile(f"keep{number}", f"commit={number + 2}")
-        lab.ok("deploy", host.name, "--profile", f"keep{number}")
-        if number == 1:
-            lab.ok("deploy", host.name)  # the first one again: not staged anew
-            assert host.serves() == oldest
-            lab.ok("deploy", host.name, "--profile", "keep2")
-            assert (Path(host.service.releases) / str(oldest)).exists()
-            break
+        lab.ok("deploy", host.name, "--profile", f"keep{number}", env=two)
+        served.append(host.serves())
+    assert served[0] == served[2]
+    kept = {p.name for p in Path(host.service.releases).iterdir()}
+    assert kept == {served[3], served[2]}

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.harness import HostView, Project, Running, until
+from tests.lab.harness import HostView, Project, Running
+from tests.lab.looking import until
+from tests.lab.scenarios import Scenarios, hold
 
 
 @pytest.fixture
@@ -147,7 +149,7 @@ def test_a_killed_controller_is_recovered_by_the_next_run(
 def test_two_deploys_at_once_name_the_holder(
     lab: Project, serving: HostView, busy: Callable[..., Running]
 ) -> None:
-    run = busy("load_s=6", "first-of-two")
+    run = busy("load_s=4", "first-of-two")
     reach(serving, "locked")
     second = lab.run("deploy", serving.name)
     assert second.rc == 7, second
@@ -164,19 +166,10 @@ def test_two_deploys_at_once_name_the_holder(
     assert not serving.locked
 
 
-def _hold(host: HostView, **owner: object) -> None:
-    lock = Path(host.layout.lock)
-    lock.mkdir(mode=0o700)
-    told = {"token": "t", "who": "ann", "where": "elsewhere", "pid": 1, "purpose": "deploy x",
-            "at": "2026-01-01T00:00:00+00:00", **owner}  # fmt: skip
-    (lock / "owner.json").write_text(json.dumps(told))
-    (lock / "heartbeat").touch()
-
-
 @pytest.fixture
 def foreign(clean_host: HostView) -> Iterator[HostView]:
     """A host that an operator on another machine holds."""
-    _hold(clean_host)
+    hold(clean_host)
     yield clean_host
     subprocess.run(["rm", "-rf", clean_host.layout.lock], check=True)
 
@@ -196,18 +189,10 @@ def test_a_stale_lock_is_never_taken_unasked(lab: Project, foreign: HostView) ->
     assert not foreign.locked
 
 
-def test_a_lost_lock_stops_the_run_that_lost_it(
-    lab: Project, serving: HostView, busy: Callable[..., Running]
-) -> None:
-    run = busy("load_s=16", "loses-lock")
-    reach(serving, "switched")
-    lab.ok("lock", "release", serving.name, "--force")
-    _hold(serving)
-    try:
-        done = run.end()
-        assert done.rc in (1, 6, 7), done
-        assert "the lock was taken from this run" in done.err
-        assert serving.locked  # the other's, untouched
-    finally:
-        subprocess.run(["rm", "-rf", serving.layout.lock], check=True)
-    lab.ok("deploy", serving.name)
+def test_a_lost_lock_stops_the_run_that_lost_it(scenarios: Scenarios) -> None:
+    """Begun with the session: a heart beats every ten seconds."""
+    seen = scenarios.lost_lock()
+    assert seen.done.rc in (6, 7), seen.done
+    assert "the lock was taken from this run" in seen.done.err
+    assert seen.locked  # the other's, untouched
+    assert seen.committed == seen.before

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.harness import HostView, Project, until
+from tests.lab.harness import Project
+from tests.lab.looking import until
+from tests.lab.scenarios import QUICK, Scenarios, listeners, loading
 from tests.lab.test_lab import sshds
 
 Make = Callable[[str], Project]
-QUICK = {"DDOPS_CONNECT_TIMEOUT_S": "2"}
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +26,6 @@ def pair(make_project: Make) -> Iterator[Project]:
     project.ok("provision", "lab")
     yield project
     project.ok("lab", "down")
-
-
-def listeners(project: Project, host: str) -> list[int]:
-    """The host's sshd and its sessions."""
-    pid = int((project.lab.host(host) / "sshd.pid").read_text())
-    return [pid, *_children(pid)]
-
-
-def _children(pid: int) -> list[int]:
-    done = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
-    )
-    return [int(p) for p in done.stdout.split()]
 
 
 def test_a_dead_host_beside_a_good_one(pair: Project) -> None:
@@ -55,8 +43,6 @@ def test_a_dead_host_beside_a_good_one(pair: Project) -> None:
         assert status.rc == 9, status
         assert "unknown" in status.out
         assert "down" not in status.out
-        alone = pair.run("deploy", "lab2", env=QUICK)
-        assert alone.rc == 3, alone
         assert pair.run("check", "lab2", env=QUICK).rc == 3
         dry = pair.run("deploy", "lab2", "--dry-run", env=QUICK)
         assert dry.rc == 0, dry
@@ -112,37 +98,13 @@ def test_another_host_key_is_refused_with_both_fingerprints(pair: Project, tmp_p
     assert fingerprint(pair.lab.host("lab1") / "hostkey.pub") in done.err
 
 
-@pytest.fixture
-def frozen(pair: Project) -> Iterator[Callable[[str], list[int]]]:
-    stopped: list[int] = []
-
-    def freeze(host: str) -> list[int]:
-        pids = listeners(pair, host)
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        stopped.extend(pids)
-        return pids
-
-    yield freeze
-    for pid in stopped:
-        if Path(f"/proc/{pid}").exists():
-            os.kill(pid, signal.SIGCONT)
-
-
-def _loading(pair: Project, host: HostView, old: str | None) -> None:
-    until(lambda: host.states().get("switched") == "ok", what="the switch")
-    until(lambda: host.pids() and host.current != old, what="the load")
-
-
-def test_a_short_loss_while_loading_ends_nothing(
-    pair: Project, frozen: Callable[[str], list[int]]
-) -> None:
+def test_a_short_loss_while_loading_ends_nothing(pair: Project) -> None:
     """A load goes on without us: a broken connection is made anew, and the deploy goes on."""
     host = pair.host("lab2")
     pair.ok("deploy", "lab2")
-    pair.profile("blip", "load_s=5")
+    pair.profile("blip", "load_s=4")
     run = pair.spawn("deploy", "lab2", "--profile", "blip", env=QUICK)
-    _loading(pair, host, host.committed)
+    loading(host, host.committed)
     for pid in listeners(pair, "lab2")[1:]:
         os.kill(pid, signal.SIGKILL)
     done = run.end()
@@ -150,28 +112,14 @@ def test_a_short_loss_while_loading_ends_nothing(
     assert host.serves() == host.committed == host.current
 
 
-def test_a_frozen_host_is_unknown_and_a_rerun_recovers(
-    pair: Project, frozen: Callable[[str], list[int]]
-) -> None:
-    host = pair.host("lab1")
-    pair.ok("deploy", "lab1")
-    pair.profile("freeze", "load_s=4")
-    env = {**QUICK, "DDOPS_LOAD_BUDGET_S": "5"}
-    run = pair.spawn("deploy", "lab1", "--profile", "freeze", env=env)
-    _loading(pair, host, host.committed)
-    pids = frozen("lab1")
-    done = run.end()
-    for pid in pids:
-        if Path(f"/proc/{pid}").exists():
-            os.kill(pid, signal.SIGCONT)
-    assert done.rc == 3, done
-    assert "unknown" in done.err
-    states = host.states()
-    assert states["rolling_back"] == "unknown"
-    assert "restored" not in states
-    assert "stuck" not in states
-    assert host.locked
-    again = pair.run("deploy", "lab1", "--profile", "freeze")
-    assert again.rc == 0, again
-    assert host.serves() == host.current == host.committed
-    assert not host.locked
+def test_a_frozen_host_is_unknown_and_a_rerun_recovers(scenarios: Scenarios) -> None:
+    """Begun with the session: every call runs into its deadline."""
+    during, after = scenarios.frozen().during, scenarios.frozen().after
+    assert during.done.rc == 3, during.done
+    assert "unknown" in during.words
+    assert during.states["rolling_back"] == "unknown"
+    assert not {"restored", "stuck"} & set(during.states)
+    assert during.locked
+    assert after.done.rc == 0, after.done
+    assert after.serves == after.current == after.committed != during.before
+    assert not after.locked

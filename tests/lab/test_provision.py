@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.harness import HostView, Project, files_below, until
+from tests.lab.harness import HostView, Project
+from tests.lab.looking import files_below, until
 
 Make = Callable[[str], Project]
 
@@ -93,7 +94,7 @@ def test_control_c_gives_the_lock_back(bare: Project, host: HostView) -> None:
 
     bare.ok("provision", "lab1")
     shutil.rmtree(host.layout.models)
-    for entry in Path(host.layout.engine_dir, "env").iterdir():
+    for entry in Path(host.layout.engine_dir, "env").glob("*/"):
         shutil.rmtree(entry)
     run = bare.spawn("provision", "lab1")
     until(lambda: host.locked, what="the lock")

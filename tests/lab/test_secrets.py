@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.harness import Done, HostView, Project, seen_in_proc, until
+from tests.lab.harness import Done, HostView, Project
+from tests.lab.looking import seen_in_proc, until
 
 KEY = "canary-key/Otter+7731-quiet"
 TOKEN = "canary-token-Heron-4410"

@@ -164,6 +164,20 @@ def test_lines_of_an_earlier_start_do_not_count() -> None:
     wait.ready()
 
 
+def test_sizes_are_bytes_and_progress_bars_are_not() -> None:
+    """A bar of letters of three bytes must not reach back into the start before."""
+    old, new = "CUDA out of memory\n", "Loading: 100%|" + "█" * 30 + "|\n"
+    wait, _ = waiter(iter([]))
+    wait.log_from = len(old)
+    seen = look(size=len(old) + len(new.encode()), log=old + new)
+    assert wait.tail(seen) == new
+
+
+def test_half_a_line_is_left_out() -> None:
+    wait, _ = waiter(iter([]))
+    assert wait.tail(look(size=8, log="old and\nnew\n")) == "new\n"
+
+
 def test_a_lost_connection_is_waited_out() -> None:
     lost = UnreachableError("box: gone")
     wait, _ = waiter(iter([look(), lost, lost, look(status=200)]))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ddops import hostside
-from tests.lab.harness import tagged
+from tests.lab.looking import tagged
 
 SCRIPT = Path(hostside.__file__).with_name("guard.py")
 RELEASE = "ab" * 32

@@ -137,11 +137,15 @@ def test_an_engine_that_hangs_is_no_answer(tmp_path: Path) -> None:
 
 def test_the_end_of_the_log(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
-    (tmp_path / "log" / "engine.log").write_bytes(b"x" * 5000 + b"\xff the end\n")
-    seen = look(tmp_path, free(), "--log-bytes", "100")
-    assert seen.log_size == 5010
-    assert len(seen.log_tail.encode()) <= 110
-    assert seen.log_tail.endswith("the end\n")
+    text = b"key " + SECRET.encode() + b"\nnext\n\xff the end\n"
+    (tmp_path / "log" / "engine.log").write_bytes(b"x" * 5000 + text)
+    seen = look(tmp_path, free(), "--log-bytes", str(len(text) - 8))
+    assert seen.log_size == 5000 + len(text)
+    # The line that the limit cuts is left out: half a secret would not be masked.
+    assert seen.log_tail == "next\n\ufffd the end\n"
+    whole = look(tmp_path, free(), "--log-bytes", "100000")
+    assert whole.log_tail.startswith("xxx")
+    assert SECRET in whole.log_tail
 
 
 def test_a_half_written_record_is_no_engine(tmp_path: Path) -> None:

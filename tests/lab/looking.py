@@ -1,0 +1,64 @@
+"""What a test sees of this machine: processes, command lines, files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def tagged(item: str) -> list[int]:
+    """Pids whose environment holds `NAME=value`; no zombies."""
+    want, out = os.fsencode(item), []
+    for pid in (int(n) for n in os.listdir("/proc") if n.isdigit()):
+        try:
+            env = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            alive = _state(pid) not in "ZX"
+        except OSError:
+            continue
+        if want in env and alive:
+            out.append(pid)
+    return out
+
+
+def _state(pid: int) -> str:
+    text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    return text.rpartition(") ")[2][0]
+
+
+def until(condition: Callable[[], object], limit_s: float = 30.0, what: str = "it") -> None:
+    """Wait for a condition; an error names it when it does not come."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {limit_s:g} s")
+        time.sleep(0.05)
+
+
+def seen_in_proc(secret: str) -> list[str]:
+    """Command lines of all processes that hold the text."""
+    out = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                line = Path(f"/proc/{name}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if secret.encode() in line:
+                out.append(line.decode("utf-8", "replace"))
+    return out
+
+
+def files_below(root: Path) -> dict[str, str]:
+    """Every file below a folder with type, mode, size and time of change; links by target."""
+    out = {}
+    for path in sorted(root.rglob("*")):
+        seen = path.lstat()
+        text = f"{seen.st_mode:o} {seen.st_size} {seen.st_mtime_ns}"
+        if path.is_symlink():
+            text = f"-> {path.readlink()}"
+        elif path.is_dir():
+            text = f"dir {seen.st_mode:o}"
+        out[str(path.relative_to(root))] = text
+    return out
