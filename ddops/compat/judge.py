@@ -35,6 +35,11 @@ class Check:
     sources: tuple[str, ...]
     run: Rule
 
+    @property
+    def why(self) -> str:
+        """The first lines of the function's docstring, where it says more than the title."""
+        return " ".join((self.run.__doc__ or self.title).split())
+
 
 @cache
 def checks() -> tuple[Check, ...]:

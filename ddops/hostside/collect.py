@@ -156,7 +156,8 @@ class Collector:
             "machine_id": self.text("etc/machine-id"),
             "boot_id": self.text("proc/sys/kernel/random/boot_id", real=True),
             "uid": os.getuid(),
-            "container": os.path.exists("/.dockerenv") or bool(os.environ.get("container")),
+            "container": self.root == "/"
+            and (os.path.exists("/.dockerenv") or bool(os.environ.get("container"))),
         }
 
     def os(self):

@@ -55,6 +55,7 @@ def main(argv):
             "infiniband": infiniband(),
             "toolkits": toolkits(),
             "caches": caches(),
+            "cdi": cdi(),
             "uptime_s": uptime(),
             "proved": proved(argv[0] if argv else "/opt/ddops"),
         },
@@ -209,6 +210,17 @@ def caches():
             "free_bytes": free.f_bavail * free.f_frsize,
             "versions": sorted(os.listdir(path))[:40] if os.path.isdir(path) else [],
         }
+    return out
+
+
+def cdi():
+    """Driver versions that the container interface's files name, by file."""
+    out = {}
+    for path in glob.glob("/etc/cdi/*") + glob.glob("/var/run/cdi/*"):
+        text = read(path, 1 << 20) or ""
+        found = re.search(r"libcuda\.so\.(\d{3,4}\.\d+(?:\.\d+)?)", text)
+        if found:
+            out[path] = found.group(1)
     return out
 
 

@@ -230,8 +230,14 @@ class Chain:
 
     @cached_property
     def proved(self) -> Mapping[str, Obj] | None:
-        """Results of the last `--prove`, by name; None when nobody has run it here."""
-        found = _map(self.probes.get("proved")).get("results")
+        """Results of the last `--prove`, by name; None without one of this very chain.
+
+        A proof names the digest of the facts it was made for: a new driver or wheel ends it.
+        """
+        kept = _map(self.probes.get("proved"))
+        if _str(kept.get("digest")) not in ("", self.facts.chain_digest):
+            return None
+        found = kept.get("results")
         return {k: _map(v) for k, v in found.items()} if isinstance(found, dict) else None
 
 

@@ -182,9 +182,18 @@ def _required(demand: str, cuda: str, branch: int) -> Outcome:
 
 
 def ct_02(look: Look) -> Outcome:
-    ran = look.chain.ran("ctk")
+    """CDI files are written once; after a driver change they name libraries that are gone."""
+    ran, files = look.chain.ran("ctk"), look.chain.probes.get("cdi")
     if look.chain.where == "container":
         return skip("inside a container: ask the host")
+    old = {
+        path: version
+        for path, version in (files.items() if isinstance(files, dict) else ())
+        if version != look.chain.driver
+    }
+    if old and look.chain.driver:
+        words = ", ".join(f"{k} names {v}" for k, v in sorted(old.items()))
+        return fail(f"driver {look.chain.driver}, but {words}")
     if ran is None or ran.rc is None:
         return skip("no NVIDIA container toolkit here; ddops starts none")
     version = t.first_version(ran.out)
