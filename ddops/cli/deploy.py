@@ -97,9 +97,7 @@ def _tools(app: App, stop: Stop, lock_wait: float) -> Tools:
         lookup=app.lookup,
         ledger=app.ledger,
         resolve=app.resolve,
-        settings=Settings(
-            s.load_budget_s, s.ready_quiet_s, s.keep_releases, s.gate_timeout_s
-        ),
+        settings=Settings(s.load_budget_s, s.ready_quiet_s, s.keep_releases, s.gate_timeout_s),
         clock=SystemClock(),
         stop=stop,
         report=app.report,
@@ -140,7 +138,7 @@ def _url(job: Job) -> str:
 
 def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
     """What would be deployed, from local files, and what the host says now, where it answers."""
-    from ddops.cli.output import emit_json
+    from ddops.cli.output import emit_json, emit_line
     from ddops.deploy import plan_release
 
     plans = [
@@ -151,24 +149,24 @@ def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
         return
     for job, plan in zip(jobs, plans, strict=True):
         tag = f" {job.host.origin.tag}" if job.host.origin.tag else ""
-        click.echo(f"{job.service.name} on {job.host.name}{tag}, profile {job.profile.name}")
+        emit_line(f"{job.service.name} on {job.host.name}{tag}, profile {job.profile.name}")
         evidence = job.profile.evidence
         note = " ".join(evidence.note.split())
-        click.echo(_wrapped("evidence", evidence.status + (f": {note}" if note else "")))
-        click.echo(_wrapped("release", plan.release_words))
-        click.echo(_wrapped("host", plan.host_words))
-        click.echo("  command")
+        emit_line(_wrapped("evidence", evidence.status + (f": {note}" if note else "")))
+        emit_line(_wrapped("release", plan.release_words))
+        emit_line(_wrapped("host", plan.host_words))
+        emit_line("  command")
         for line in command_lines(plan.argv):
-            click.echo(f"    {line}")
-        click.echo("  environment")
+            emit_line(f"    {line}")
+        emit_line("  environment")
         for name, value in plan.env:
-            click.echo(f"    {name}={value}")
-        click.echo("  unit")
+            emit_line(f"    {name}={value}")
+        emit_line("  unit")
         for line in plan.unit.splitlines():
-            click.echo(f"    {line}".rstrip())
-        click.echo("  transitions")
+            emit_line(f"    {line}".rstrip())
+        emit_line("  transitions")
         for state, words in plan.transitions:
-            click.echo(f"    {state:<12} {words}")
+            emit_line(f"    {state:<12} {words}")
 
 
 def _wrapped(name: str, text: str) -> str:

@@ -20,6 +20,11 @@ def emit_json(name: str, value: object) -> None:
     click.echo(json.dumps({"schema": f"ddops.{name}/1", "data": data}, indent=1))
 
 
+def emit_line(text: str = "") -> None:
+    """One line of data, secrets masked, without control characters."""
+    click.echo("".join(c if c.isprintable() else ascii(c)[1:-1] for c in _redactor()(text)))
+
+
 def emit_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> None:
@@ -58,5 +63,5 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], width: int
         lead += GAP if lead else ""
         wrapped = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
         lines.append((lead + wrapped[0]).rstrip())
-        lines += [" " * before + more for more in wrapped[1:]]
+        lines += [(" " * before + more).rstrip() for more in wrapped[1:]]
     return lines

@@ -141,14 +141,16 @@ def _apply(app: App, host: Host, prepared: Prepared, lock_wait: float, stop: Sto
 
 def show(plan: Plan, *, diff: bool) -> None:
     """The plan as text: one line a step, its diff below."""
-    click.echo(f"{plan.host}: {plan.pending} of {len(plan.rows)} steps pending")
+    from ddops.cli.output import emit_line
+
+    emit_line(f"{plan.host}: {plan.pending} of {len(plan.rows)} steps pending")
     for _, title, proposal in plan.rows:
-        click.echo(f"  {_SIGN[proposal.change.value]} {title}")
+        emit_line(f"  {_SIGN[proposal.change.value]} {title}")
         lines = proposal.lines if diff else proposal.lines[:SHOWN_LINES]
         for line in lines:
-            click.echo(f"      {line if diff or len(line) <= 90 else line[:87] + '...'}")
+            emit_line(f"      {line if diff or len(line) <= 90 else line[:87] + '...'}")
         if len(lines) < len(proposal.lines):
-            click.echo(f"      ... {len(proposal.lines) - len(lines)} more lines, see --diff")
+            emit_line(f"      ... {len(proposal.lines) - len(lines)} more lines, see --diff")
 
 
 def _plan_json(plan: Plan) -> dict[str, object]:

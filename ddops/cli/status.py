@@ -108,19 +108,23 @@ def _row(host: Host, service: Service, outcome: Seen | Exception) -> tuple[str, 
     if seen.engine is not State.UP or seen.launch is None:
         return name, service.name, "-", seen.engine.value, "-", "-", url, note
     return (
-        name, service.name, short(seen.launch.release), seen.engine.value, health_word(seen),
+        name, service.name, short(seen.launch.release), seen.engine.value,
+        health_word(seen, outcome.committed),
         _span(seen.uptime_s or 0.0), url, note,
     )  # fmt: skip
 
 
-def health_word(seen: Observation) -> str:
-    """`ok` needs a 200 from our own process that says it is this very start."""
+def health_word(seen: Observation, committed: str | None) -> str:
+    """`ok`: a 200 from our own process that is this start of a release that passed its gates."""
     if seen.health is None or seen.launch is None:
         return "port not ours" if seen.port.listening else "not listening"
     if seen.health.status != 200:
         return str(seen.health.status or "no answer")
     said = seen.model_info.values.get("weight_version") if seen.model_info else None
-    return "ok" if said == seen.launch.weight_version else "wrong identity"
+    if said != seen.launch.weight_version:
+        return "wrong identity"
+    # Healthy is not proven right: a start that failed its gates answers /health too.
+    return "ok" if committed == seen.launch.release else "ungated"
 
 
 def _note(outcome: Seen, seen: Observation) -> str:
@@ -129,8 +133,6 @@ def _note(outcome: Seen, seen: Observation) -> str:
     notes = []
     if seen.engine is not State.UP and seen.engine_why:
         notes.append(seen.engine_why)
-    if seen.launch and seen.engine is State.UP and outcome.committed != seen.launch.release:
-        notes.append("not committed")
     if seen.server_info and seen.server_info.values.get("ddops_simulated"):
         notes.append("sim")
     elif seen.server_info and seen.server_info.values.get("device") == "cpu":
@@ -162,7 +164,7 @@ def _json(host: Host, service: Service, outcome: Seen | Exception) -> dict[str, 
         "release": launch.release if launch and up else None,
         "nonce": launch.nonce if launch and up else None,
         "committed": outcome.committed,
-        "health": health_word(seen) if up else None,
+        "health": health_word(seen, outcome.committed) if up else None,
         "pid": seen.pid if up else None,
         "uptime_s": seen.uptime_s,
         "rss_bytes": seen.rss_bytes,

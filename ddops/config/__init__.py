@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddops.config.xdg import Paths, paths
 from ddops.config.project import Project, data_root, find_project, lookup
+from ddops.config.xdg import Paths, paths
 
 if TYPE_CHECKING:
     from ddops.config.secrets import is_secret_ref, resolve_secret, secret_ref_fault

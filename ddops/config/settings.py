@@ -24,8 +24,6 @@ Count = Annotated[int, Meta(ge=1)]
 #: Variables that are no settings. Some are set by ddops for its own children.
 OTHER_ENV = (
     "DDOPS_DEBUG",
-    "DDOPS_PROGRESS",
-    "DDOPS_SSH_CONFIG",
     "DDOPS_CPU_STUBS",
     "DDOPS_LAB",
     "DDOPS_LAB_HOST",
@@ -41,7 +39,6 @@ class SettingsTable(Struct, frozen=True, kw_only=True):
     """`[settings]` of ddops.toml and of the user's config.toml. Times are in seconds."""
 
     connect_timeout_s: Seconds = 10.0
-    command_deadline_s: Seconds = 30.0
     parallel: Count = 10
     connects: Count = 10
     load_budget_s: Seconds = 1800.0
@@ -49,7 +46,6 @@ class SettingsTable(Struct, frozen=True, kw_only=True):
     gate_timeout_s: Seconds = 60.0
     keep_releases: Count = 5
     ledger: str = ""
-    color: Literal["auto", "always", "never"] = "auto"
 
 
 class ProjectTable(Struct, frozen=True, kw_only=True):

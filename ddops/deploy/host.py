@@ -31,6 +31,7 @@ _UNLINK = 'rm -f -- "$1"'
 _PRUNE = """
 cd "$1" || exit 0
 keep=$2; shift 2
+for k in "$@"; do [ ! -d "$k" ] || keep=$((keep - 1)); done
 ls -1t | while read -r d; do
   for k in "$@"; do [ "$d" = "$k" ] && continue 2; done
   keep=$((keep - 1)); [ "$keep" -ge 0 ] || rm -rf -- "./$d"
@@ -141,8 +142,8 @@ class ServiceOnHost:
         link_atomically(self.transport, f"releases/{digest}", self.where.committed)
 
     def prune(self, keep: int, *never: str | None) -> None:
-        """Remove old releases but `keep`; those named in `never` stay whatever their age."""
-        names = [n for n in never if n]
+        """Keep `keep` releases, those named in `never` first, then the youngest."""
+        names = list(dict.fromkeys(n for n in never if n))
         self._run("old releases stay", sh(_PRUNE, self.where.releases, str(keep), *names))
 
     def start(self, op_id: str) -> ServiceState:

@@ -329,6 +329,8 @@ class Deploy:
 def _said(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "stopped by the user"
+    if isinstance(error, DdopsError):  # its `next` is for whoever reads it first, not in a chain
+        return f"{error.what}: {error.why}" if error.why else error.what
     return str(error) or type(error).__name__
 
 

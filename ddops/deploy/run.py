@@ -74,15 +74,19 @@ def deploy_service(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
     seen = look(target)
-    if seen is not None and serves(seen, release.digest) and _committed(target, release):
-        nonce = seen.launch.nonce if seen.launch else ""
-        return Outcome(host.name, service.name, release.digest, False, nonce)
+    unchanged = _unchanged(seen, target, release)
+    # Somebody at work may be about to change it: then the lock decides, and a second look.
+    if unchanged is not None and lock.read(transport, target.layout) is None:
+        return unchanged
     if seen is None:
         raise RefusedError(f"{host.name}: not provisioned", next=f"ddops provision {host.name}")
     op_id = f"{tools.clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     owner = lock.owner(op_id, f"deploy {service.name} {short(release.digest)}", tools.clock)
     with lock.holding(transport, target.layout, owner, wait_s=tools.lock_wait_s) as lease, \
             tools.ledger() as ledger:  # fmt: skip
+        unchanged = _unchanged(look(target), target, release)
+        if unchanged is not None:
+            return unchanged
         recorder = _recorder(ledger, target, release, op_id, tools)
         machine = Deploy(
             service=target,
@@ -224,6 +228,14 @@ def _provision_rows(
     with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
         steps = Provision(transport, host, [service], lookup, Path(folder)).steps()
         return make_plan(host.name, steps).rows
+
+
+def _unchanged(seen: Observation | None, target: ServiceOnHost, release: Release) -> Outcome | None:
+    """The outcome of a deploy of what serves already, and has passed its gates; else None."""
+    if seen is None or not serves(seen, release.digest) or not _committed(target, release):
+        return None
+    nonce = seen.launch.nonce if seen.launch else ""
+    return Outcome(target.host.name, target.service.name, release.digest, False, nonce)
 
 
 def _committed(target: ServiceOnHost, release: Release) -> bool:

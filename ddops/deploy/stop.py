@@ -36,13 +36,13 @@ class Stop:
 
 @contextmanager
 def on_interrupt(stop: Stop, tell: Callable[[str], None]) -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into `stop`; a second one raises KeyboardInterrupt."""
+    """Turn the first SIGINT or SIGTERM into `stop`; a second one ends the block at once."""
 
     def handle(_signum: int, _frame: FrameType | None) -> None:
         if stop.asked:
             raise KeyboardInterrupt
         stop.ask()
-        tell("stopping: finishing the step at work, then going back; again to stop at once")
+        tell("stopping: the step at work is ended, what is half done goes back; again: at once")
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -50,6 +50,12 @@ def on_interrupt(stop: Stop, tell: Callable[[str], None]) -> Iterator[None]:
     old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "stopped at once",
+            why="the hosts are left as they were at this moment, their locks too",
+            next="ddops status, then the same again: it finds the holder of the lock gone",
+        ) from None
     finally:
         for signum, handler in old.items():
             signal.signal(signum, handler)

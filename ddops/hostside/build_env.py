@@ -5,13 +5,15 @@
 
 SPEC: dir, digest, python packages as `torch` (a requirements file without hashes, or null),
 `lock` (a requirements file with hashes, or null), `dists` (source folders, installed without
-dependencies), `trees` (packages copied as they are), `find_links`, `index`.
+dependencies), `trees` (packages copied as they are), `find_links`, `index`; `imports` and
+`cpu_torch` are checked at the end. One build at a time.
 `env.json` is written last: a folder without it is half built and is built anew. What was
 installed is recorded by the hash of each distribution's own RECORD.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -25,6 +27,14 @@ SCHEMA = "ddops.env/1"
 
 def main(argv):
     spec = json.loads(argv[0])
+    os.makedirs(os.path.dirname(spec["dir"]), exist_ok=True)
+    # A controller that was killed leaves its build running here: the next one waits for it.
+    with open(spec["dir"] + ".lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return build(spec)
+
+
+def build(spec):
     began = time.monotonic()
     target = spec["dir"]
     if os.path.exists(os.path.join(target, "env.json")):
@@ -36,12 +46,14 @@ def main(argv):
     python = os.path.join(target, "bin", "python")
     source = sources(spec)
     if spec["torch"]:
-        run([*pip(python), *source, "-r", spec["torch"]])
+        # Its dependencies come from the lock, with hashes.
+        run([*pip(python), *source, "--no-deps", "-r", spec["torch"]])
     if spec["lock"]:
         run([*pip(python), *source, "--no-deps", "--require-hashes", "-r", spec["lock"]])
     for dist in spec["dists"]:
         run([*pip(python), "--no-deps", "--no-build-isolation", dist])
     site = site_packages(python)
+    verify(python, spec)
     for tree in spec["trees"]:
         shutil.copytree(tree, os.path.join(site, os.path.basename(tree)))
     record = {
@@ -54,6 +66,18 @@ def main(argv):
     write(os.path.join(target, "env.json"), record)
     print(json.dumps({"schema": SCHEMA, "built": True, "built_s": record["built_s"]}))
     return 0
+
+
+def verify(python, spec):
+    """An environment that cannot import what it is for is not complete."""
+    for name in spec.get("imports", ()):
+        run([python, "-c", "import " + name])
+    if spec.get("cpu_torch"):
+        ask = (
+            "import sys, torch; v = torch.version.cuda;"
+            "sys.exit('torch is a CUDA build (%s), a CPU build is wanted' % v if v else 0)"
+        )
+        run([python, "-c", ask])
 
 
 def pip(python):

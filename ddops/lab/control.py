@@ -68,11 +68,12 @@ class Lab:
 
     def down(self) -> bool:
         """Stop everything of the lab and remove it; False when there was none."""
-        with self._locked():
-            if not self.paths.dir.exists():
-                return False
-            self._clean(self.state())
-            return True
+        with self._locked() as lock:
+            there = self.paths.dir.exists()
+            if there:
+                self._clean(self.state())
+            lock.unlink()  # nobody waits for it: a second command is told, not queued
+            return there
 
     def state(self) -> LabState | None:
         try:
@@ -83,7 +84,7 @@ class Lab:
     def _start(self, spec: LabSpec, sshd: str) -> LabState:
         self.paths.dir.mkdir(parents=True, mode=0o700)
         self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        hosts = tuple(place(name, i) for i, name in enumerate(spec.names(), 1))
+        hosts = _placed(spec)
         state = LabState(spec, hosts, ready=False, made=_privsep_dir())
         self._write(state)
         keygen(self.paths.key, "lab login")
@@ -159,7 +160,7 @@ class Lab:
         shutil.rmtree(where)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[Path]:
         """One `up` or `down` at a time; a second one is told, not queued."""
         lock = self.paths.dir.with_suffix(".flock")
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -171,10 +172,21 @@ class Lab:
                     "another `ddops lab` command is at work on this lab",
                     next="wait for it, then again",
                 ) from error
-            yield
+            if not lock.exists() or lock.stat().st_ino != os.fstat(f.fileno()).st_ino:
+                raise LockHeldError("a `ddops lab down` has just ended", next="again, please")
+            yield lock
 
     def _say(self, message: str) -> None:
         self.report.emit(Event("lab", message))
+
+
+def _placed(spec: LabSpec) -> tuple[LabHost, ...]:
+    """Addresses and ports, no port twice."""
+    hosts: list[LabHost] = []
+    for index, name in enumerate(spec.names(), 1):
+        taken = {p for h in hosts for p in (h.ssh_port, h.service_port)}
+        hosts.append(place(name, index, taken))
+    return tuple(hosts)
 
 
 def _privsep_dir() -> tuple[str, ...]:

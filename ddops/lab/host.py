@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
+import secrets
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ddops.errors import DdopsError, RefusedError
@@ -17,6 +19,8 @@ from ddops.lab.processes import TAG
 from ddops.lab.spec import LabHost, LabPaths, LabSpec
 from ddops.render import Lookup, render
 
+#: Below what systems hand out to clients (32768 and up).
+_PORTS = range(20000, 32000)
 #: What the host's package tools need of the machine's own settings; everything else is dropped.
 _PASSED = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PASSED_ANY_CASE = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
@@ -36,23 +40,35 @@ def find_sshd() -> str:
     )
 
 
-def free_port(address: str) -> int:
-    """A TCP port that nobody holds at this moment."""
-    with socket.socket() as s:
-        s.bind((address, 0))
-        port: int = s.getsockname()[1]
+def free_port(address: str, taken: Collection[int] = ()) -> int:
+    """A TCP port that nobody holds at this moment, and that no client is given by chance."""
+    for _ in range(200):
+        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        if port in taken:
+            continue
+        with socket.socket() as s:
+            try:
+                s.bind((address, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise
         return port
+    raise DdopsError(f"no free port on {address}", next=f"ss -ltn src {address}")
 
 
-def place(name: str, index: int) -> LabHost:
-    """Choose a loopback address of its own where the system has them, and free ports."""
+def place(name: str, index: int, taken: Collection[int] = ()) -> LabHost:
+    """Choose a loopback address of its own where the system has them, and free ports.
+
+    `taken` are ports of other hosts: one number is one listener, whatever the address.
+    """
     address = f"127.0.1.{index + 1}"
     try:
-        port = free_port(address)
+        port = free_port(address, taken)
     except OSError:
         address = "127.0.0.1"
-        port = free_port(address)
-    return LabHost(name, address, port, free_port("127.0.0.1"))
+        port = free_port(address, taken)
+    return LabHost(name, address, port, free_port("127.0.0.1", {*taken, port}))
 
 
 def make_host(paths: LabPaths, host: LabHost, spec: LabSpec, lookup: Lookup, cache: Path) -> None:

@@ -115,9 +115,14 @@ class TreeStep:
         send_tree(self.side.transport, self.local, self.remote)
 
     def _remote_digest(self) -> str | None:
-        if self.side.state(dirs=[self.remote])["dirs"][self.remote] is None:
-            return None
-        return remote_tree_digest(self.side.transport, self.remote, interpreter=self.side.python)
+        try:
+            return remote_tree_digest(
+                self.side.transport, self.remote, interpreter=self.side.python
+            )
+        except CommandFailed:  # most often it is there: one round trip, and a second one here
+            if self.side.state(dirs=[self.remote])["dirs"][self.remote] is None:
+                return None
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +186,8 @@ class EnvStep:
             "lock": f"{inputs}/engine.lock" if self.recipe.has("engine.lock") else None,
             "dists": [f"{inputs}/dists/{n}" for n in self.recipe.parts("dists")],
             "trees": [f"{inputs}/trees/{n}" for n in self.recipe.parts("trees")],
+            "imports": ["torch"] if self.recipe.has("torch.txt") else [],
+            "cpu_torch": self.recipe.kind == "sglang-cpu",
             "find_links": self.find_links,
             "index": self.index,
         }

@@ -119,7 +119,8 @@ def test_what_lets_sglang_run_on_a_cpu_is_right(engine_lab: EngineLab) -> None:
     site = sysconfig.get_path("purelib")
     code = (
         "import sys; sys.path.append(sys.argv[1]); import pytest;"
-        "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '--rootdir', sys.argv[2], sys.argv[2]]))"
+        "where = sys.argv[2];"
+        "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '--rootdir', where, where]))"
     )
     tests = REPO / "lab/engine_cpu/tests"
     done = subprocess.run(

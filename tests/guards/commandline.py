@@ -27,6 +27,9 @@ def found_in(markdown: str) -> Iterator[str]:
             if line.strip().startswith("$") or not shown:
                 yield from _in_line(line)
         rest = rest.replace(match.group(0), "")
+    for line in rest.splitlines():
+        if line.startswith("    "):  # an indented block
+            yield from _in_line(line)
     for match in _INLINE.finditer(rest):
         yield from _in_line(match.group(1))
 

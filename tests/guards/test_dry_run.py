@@ -148,8 +148,14 @@ class Box:
         if argv[1].endswith("observe.py"):
             missing = f"python3: can't open file '{argv[1]}': No such file or directory"
             return Result(2, b"", missing.encode(), 0.0)
-        answer = files.answer(command)
-        return answer if answer is not None else Result(127, b"", b"", 0.0)
+        return self._files(command, Result(127, b"", b"", 0.0))
+
+    def _files(self, command: Cmd, otherwise: Answer) -> Answer:
+        try:
+            answer = self.transport.files.answer(command)
+        except FakeError as error:
+            return Result(error.rc, b"", f"{error.stderr}\n".encode(), 0.0)
+        return answer if answer is not None else otherwise
 
     def _chmod(self, command: Cmd) -> Answer:
         files, (_, mode, path) = self.transport.files, command.argv
@@ -158,16 +164,12 @@ class Box:
         return b""
 
     def _sh(self, command: Cmd) -> Answer:
-        script, files = command.argv[2], self.transport.files
+        script = command.argv[2]
         if script == deploy_host._LINKS:
             return b"\n\n"
         if script == lock._READ:
             return Result(3, b"", b"", 0.0)
-        try:
-            answer = files.answer(command)
-        except FakeError as error:
-            return Result(error.rc, b"", f"{error.stderr}\n".encode(), 0.0)
-        return answer if answer is not None else b""
+        return self._files(command, b"")
 
 
 Drive = Callable[..., int]

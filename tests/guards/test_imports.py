@@ -6,6 +6,8 @@ into ddops/lock.py, and run `lint-imports`. `test_each_contract_can_fail` does s
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -125,9 +127,23 @@ def test_scripts_for_hosts_import_the_standard_library_only() -> None:
     assert not found
 
 
-def test_scripts_for_hosts_parse_as_python_3_9() -> None:
-    import ast
+def test_nothing_is_imported_that_is_no_declared_dependency() -> None:
+    """The contracts name packages; this is for the ones that nobody has thought of."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "dependencies"
+    ]
+    known = {re.split(r"[<>=~ ]", d)[0].replace("-", "_") for d in declared}
+    found = [
+        f"{path}:{line}: {name}"
+        for path in modules("ddops", "sglang_ddtree")
+        for line, name in imports(tree(path))
+        if (top := name.split(".")[0]) not in sys.stdlib_module_names
+        and top not in {*known, "ddops"}
+    ]
+    assert not found
 
+
+def test_scripts_for_hosts_parse_as_python_3_9() -> None:
     for path in modules("ddops/hostside"):
         source = (ROOT / path).read_text(encoding="utf-8")
         ast.parse(source, str(path), feature_version=(3, 9))

@@ -90,24 +90,26 @@ def test_what_nobody_has_is_said(project: Project) -> None:
 def test_every_source_beats_the_one_below_it(project: Project) -> None:
     user = project.root.parent / "home" / ".config" / "ddops" / "config.toml"
     user.parent.mkdir(parents=True)
-    user.write_text("[settings]\nparallel = 2\nconnects = 2\nkeep_releases = 2\ncolor = 'never'\n")
+    user.write_text(
+        "[settings]\nparallel = 2\nconnects = 2\nkeep_releases = 2\nload_budget_s = 77\n"
+    )
     project.file.write_text("[settings]\nparallel = 3\nconnects = 3\nkeep_releases = 3\n")
     env = env_for(project, DDOPS_PARALLEL="4", DDOPS_CONNECTS="4")
-    s = load_settings(project, env=env, flags={"parallel": 5, "color": None})
-    assert (s.parallel, s.connects, s.keep_releases, s.color) == (5, 4, 3, "never")
+    s = load_settings(project, env=env, flags={"parallel": 5, "load_budget_s": None})
+    assert (s.parallel, s.connects, s.keep_releases, s.load_budget_s) == (5, 4, 3, 77)
     assert s.connect_timeout_s == 10
     shown = s.show(origin=True)
     assert shown["parallel"] == {"value": 5, "source": "flag", "at": "--parallel"}
     assert shown["connects"] == {"value": 4, "source": "env", "at": "DDOPS_CONNECTS"}
     assert shown["keep_releases"] == {"value": 3, "source": "project", "at": "ddops.toml:4"}
-    assert shown["color"] == {"value": "never", "source": "user", "at": f"{user}:5"}
-    assert shown["load_budget_s"] == {"value": 1800.0, "source": "default", "at": ""}
+    assert shown["load_budget_s"] == {"value": 77, "source": "user", "at": f"{user}:5"}
+    assert shown["ready_quiet_s"] == {"value": 2.0, "source": "default", "at": ""}
     assert s.show()["parallel"] == 5
 
 
 def test_the_faults_of_all_sources_are_told_at_once(project: Project) -> None:
     project.file.write_text("[settings]\nparalel = 3\nconnects = 'a'\n\n[settinks]\n")
-    env = env_for(project, DDOPS_COLOR="alway", DDOPS_PARALLEL="many")
+    env = env_for(project, DDOPS_READY_QUIET_S="-1", DDOPS_PARALLEL="many")
     with pytest.raises(ConfigError) as caught:
         load_settings(project, env=env, flags={"keep_releases": 0})
     assert caught.value.lines() == [
@@ -116,8 +118,7 @@ def test_the_faults_of_all_sources_are_told_at_once(project: Project) -> None:
         "ddops.toml:3: settings.connects: expected a whole number of at least 1, got text",
         "ddops.toml:5: settinks: unknown key `settinks`, nearest is `settings`",
         'environment: DDOPS_PARALLEL: expected a whole number of at least 1, got "many"',
-        'environment: DDOPS_COLOR: expected one of "always", "auto", "never", got "alway";'
-        ' nearest is "always"',
+        'environment: DDOPS_READY_QUIET_S: expected a number of at least 0, got -1',
         "next: ddops config schema   # prints what each file may hold",
     ]
 

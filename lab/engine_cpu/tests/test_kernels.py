@@ -83,10 +83,10 @@ def test_reconstruct_indices(seed: int) -> None:
 
 
 def test_reconstruct_refuses_another_size() -> None:
-    links = [torch.zeros(4, dtype=torch.long) for _ in range(4)]
+    out = torch.zeros(4, dtype=torch.long)
     with pytest.raises(ValueError, match="17 cells"):
         kernels.reconstruct_indices_from_tree_mask(
-            torch.ones(17, dtype=torch.bool), torch.tensor([3]), *links, 1, 4
+            torch.ones(17, dtype=torch.bool), torch.tensor([3]), out, out, out, out, 1, 4
         )
 
 

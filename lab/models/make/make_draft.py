@@ -211,17 +211,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--layers", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--intermediate", type=int, default=256)
     parser.add_argument("--block", type=int, default=8)
     parser.add_argument("--target-layers", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--answers", type=int, default=512, help="greedy answers per prompt length")
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--blocks", type=int, default=8, help="blocks trained per row")
-    parser.add_argument("--lr", type=float, default=4e-3)
+    parser.add_argument("--lr", type=float, default=1.5e-2)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
@@ -246,26 +246,29 @@ def main() -> None:
     data = []
     for length in lengths:
         prompts = prompts_of(train, args.answers, length, chat)
-        data.append((length, torch.cat([answers(model, p) for p in prompts.split(256)])))
+        rows = torch.cat([answers(model, p) for p in prompts.split(256)])
+        data.append((length, rows, features_of(model, rows, layers)))
     print(f"{args.answers * len(lengths)} answers, {time.monotonic() - began:.1f}s", flush=True)
     checks = {
         "fresh slices of training modules": answers(model, prompts_of(train, 64, 40, chat)),
         "held-out modules": answers(model, prompts_of(held, 64, 40, chat)),
     }
 
-    optimizer = torch.optim.AdamW(list(drafter.w.values()), lr=args.lr, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda s: min(1.0, (s + 1) / 50) * (0.02 + 0.49 * (1 + math.cos(math.pi * s / args.steps))),
+    optimizer = torch.optim.AdamW(
+        list(drafter.w.values()), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01
     )
-    weight = 0.8 ** torch.arange(args.block - 1).float()
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: min(1.0, (s + 1) / 50) * (1.02 - s / args.steps)
+    )
+    weight = 0.7 ** torch.arange(args.block - 1).float()
     began = time.monotonic()
     for step in range(args.steps):
-        length, pool = data[int(torch.randint(0, len(data), (1,)))]
-        rows = pool[torch.randint(0, len(pool), (args.rows,))]
+        length, pool, features = data[int(torch.randint(0, len(data), (1,)))]
+        chosen = torch.randint(0, len(pool), (args.rows,))
+        rows = pool[chosen]
         last = rows.shape[1] - args.block + 1
         starts = torch.randint(length, last, (args.rows, args.blocks))
-        logits = drafter(features_of(model, rows, layers), rows, starts)[:, :, 1:]
+        logits = drafter(features[chosen], rows, starts)[:, :, 1:]
         where = starts[:, :, None] + torch.arange(1, args.block)
         labels = rows.gather(1, where.view(args.rows, -1)).view_as(where)
         loss = F.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")

@@ -1,6 +1,6 @@
 """Make the tiny Qwen3 target: tokenizer, weights, config.
 
-python lab/models/make/make_target.py --out lab/models/tiny-qwen3
+    python lab/models/make/make_target.py --out lab/models/tiny-qwen3
 """
 
 from __future__ import annotations

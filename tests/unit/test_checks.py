@@ -1,0 +1,84 @@
+"""The first checks: what is judged unfit, and what must not be."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ddops.compat import Subject, judge
+from ddops.model import Verdict
+from ddops.probe import Disk, Facts, Gpu
+
+GPU = Gpu(0, "RTX PRO 6000", "GPU-1", "12.0", 97000, "580.82.07")
+WELL = Facts(
+    simulated=False, hostname="box", os="Debian 12", arch="x86_64", glibc="2.36",
+    python=(3, 11, 2), can_venv=True, disk=Disk("/opt/ddops", True, True, 1 << 40),
+    gpus=(GPU, dataclasses.replace(GPU, index=1, uuid="GPU-2")), driver="580.82.07",
+    driver_open=True, tools={}, unread={}, raw={},
+)  # fmt: skip
+
+
+def verdicts(kind: str = "pcie", env: str = "sglang", need: int = 0, pins: tuple[str, ...] = (),
+             **facts: object) -> dict[str, Verdict]:  # fmt: skip
+    seen = dataclasses.replace(WELL, **facts)  # type: ignore[arg-type]
+    return {f.check: f.verdict for f in judge(Subject(seen, kind, env, pins, need))}
+
+
+def gpus(**changes: object) -> tuple[Gpu, ...]:
+    return (dataclasses.replace(GPU, **changes),)  # type: ignore[arg-type]
+
+
+def test_a_fit_host_passes() -> None:
+    assert set(verdicts(need=2, pins=("GPU-2",)).values()) == {Verdict.PASS}
+
+
+@pytest.mark.parametrize(
+    ("check", "verdict", "facts"),
+    [
+        ("HOST-ARCH", Verdict.FAIL, {"arch": "aarch64"}),
+        ("HOST-LIBC", Verdict.FAIL, {"glibc": "2.31"}),
+        ("HOST-LIBC", Verdict.PASS, {"glibc": "2.34"}),
+        ("HOST-LIBC", Verdict.PASS, {"glibc": "3.0"}),
+        ("HOST-LIBC", Verdict.UNKNOWN, {"glibc": None}),
+        ("HOST-LIBC", Verdict.UNKNOWN, {"glibc": "musl"}),
+        ("HOST-PY", Verdict.FAIL, {"python": (3, 9, 18)}),
+        ("HOST-PY", Verdict.FAIL, {"can_venv": False}),
+        ("HOST-DISK", Verdict.FAIL, {"disk": Disk("/opt/ddops", True, True, 1 << 30)}),
+        ("HOST-DISK", Verdict.FAIL, {"disk": Disk("/opt/ddops", True, False, 1 << 40)}),
+        ("GPU-LIST", Verdict.UNKNOWN, {"gpus": None}),
+        ("GPU-LIST", Verdict.FAIL, {"gpus": ()}),
+        ("GPU-CLASS", Verdict.FAIL, {"gpus": gpus(compute_cap="10.3")}),
+        ("GPU-CLASS", Verdict.UNKNOWN, {"gpus": gpus(compute_cap=None)}),
+        ("GPU-DRIVER", Verdict.FAIL, {"gpus": gpus(driver="560.35.03"), "driver": "560.35.03"}),
+        ("GPU-DRIVER", Verdict.FAIL, {"driver": "575.57.08"}),
+        ("GPU-DRIVER", Verdict.PASS, {"driver": None}),
+        ("GPU-DRIVER", Verdict.UNKNOWN, {"gpus": gpus(driver=None)}),
+    ],
+)
+def test_one_thing_wrong(check: str, verdict: Verdict, facts: dict[str, object]) -> None:
+    assert verdicts(**facts)[check] is verdict  # type: ignore[arg-type]
+
+
+def test_what_hangs_on_a_failed_check_is_skipped_not_failed() -> None:
+    seen = verdicts(gpus=None)
+    assert {seen[c] for c in ("GPU-CLASS", "GPU-DRIVER", "GPU-PINS")} == {Verdict.SKIP}
+
+
+def test_too_few_gpus_for_the_launch() -> None:
+    assert verdicts(need=2)["GPU-LIST"] is Verdict.PASS
+    assert verdicts(need=4)["GPU-LIST"] is Verdict.FAIL
+
+
+def test_pins() -> None:
+    assert verdicts()["GPU-PINS"] is Verdict.INFO
+    assert verdicts(pins=("GPU-9",))["GPU-PINS"] is Verdict.FAIL
+
+
+def test_a_cpu_host_is_asked_for_no_gpu() -> None:
+    seen = verdicts("cpu", "sglang-cpu", gpus=None)
+    assert not {Verdict.FAIL, Verdict.UNKNOWN} & set(seen.values())
+
+
+def test_the_stand_in_runs_on_an_old_c_library() -> None:
+    assert verdicts("cpu", "sim", glibc="2.28")["HOST-LIBC"] is Verdict.PASS

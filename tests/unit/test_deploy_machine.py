@@ -1,0 +1,305 @@
+"""The state machine without a host: every step fails once, and the way out is right each time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ddops.clock import SystemClock
+from ddops.command import Redactor, Secret
+from ddops.deploy import machine
+from ddops.deploy.host import Links
+from ddops.deploy.machine import Deploy, Settings
+from ddops.deploy.record import Recorder
+from ddops.deploy.release import Release
+from ddops.deploy.stop import Stop
+from ddops.engines import LaunchSpec
+from ddops.errors import (
+    CommandFailed,
+    DdopsError,
+    GateFailed,
+    Interrupted,
+    LockHeldError,
+    RollbackFailedError,
+    RolledBackError,
+    UnreachableError,
+)
+from ddops.events import ListReporter
+from ddops.gates import Observation
+from ddops.gates.observation import Answer, Launch, Port
+from ddops.inventory.model import Host, Origin
+from ddops.ledger import Outcome
+from ddops.model import GateResult, State, Verdict
+from ddops.supervise import ServiceState
+
+NEW, OLD = "ab" * 32, "cd" * 32
+HERE = Origin("project", Path("x"))
+DOWN = ServiceState(State.DOWN, "STOPPED")
+
+
+@dataclass
+class Service:
+    """A service on a host that does what it is told; `fail` maps a verb to what it raises."""
+
+    committed: str | None = OLD
+    current: str | None = OLD
+    running: str | None = OLD
+    fail: dict[str, list[BaseException | None]] = field(default_factory=dict)
+    host: Host = field(
+        default_factory=lambda: Host(name="box", origin=HERE, ssh="box", host_class="cpu")
+    )
+    port: int = 1
+    log: list[str] = field(default_factory=list)
+    left: tuple[int, ...] = ()
+
+    def _do(self, verb: str) -> None:
+        self.log.append(verb)
+        plan = self.fail.get(verb, [])
+        error = plan.pop(0) if plan else None
+        if error is not None:
+            raise error
+
+    def links(self) -> Links:
+        return Links(self.current, self.committed)
+
+    def stage(self, *_: object) -> bool:
+        self._do("stage")
+        return True
+
+    def stop(self) -> ServiceState:
+        self._do("stop")
+        if self.left:
+            return ServiceState(State.DOWN, "STOPPED", left=self.left)
+        self.running = None
+        return DOWN
+
+    def switch(self, digest: str) -> None:
+        self._do("switch")
+        self.current = digest
+
+    def unlink_current(self) -> None:
+        self._do("unlink")
+        self.current = None
+
+    def start(self, _op: str) -> ServiceState:
+        self._do("start")
+        self.running = self.current
+        return ServiceState(State.UP, "STARTING")
+
+    def commit(self, digest: str) -> None:
+        self._do("commit")
+        self.committed = digest
+
+    def prune(self, _keep: int, *never: str | None) -> None:
+        self._do(f"prune but {','.join(n[:2] for n in never if n)}")
+
+    def observe(self, *, http: bool = True) -> Observation:
+        self._do("observe" if http else "glance")
+        release = self.running or ""
+        version = f"{release[:12]}-n"
+        return Observation(
+            1.0, self.current, Launch("n", version, release, "op", 7, 6, 1.0),
+            State.UP if self.running else State.DOWN, "", 7, 1.0, 1,
+            Port(1, bool(self.running), bool(self.running), "pid 7"), 0, "",
+            Answer(200), Answer(200, values={"weight_version": version}), Answer(200),
+        )  # fmt: skip
+
+    def golden_gate(self, digest: str, *_: object, speculative: bool) -> list[GateResult]:
+        self._do(f"golden {digest[:2]}")
+        return [GateResult("G4", Verdict.SKIP, "none", {})]
+
+    def staged_gates(self, _digest: str) -> tuple[tuple[str, ...], dict[str, object], None]:
+        return (), {}, None
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str]] = []
+        self.broken = False
+
+    def add_transition(self, _op: str, state: str, verdict: Outcome, _e: object) -> int:
+        if self.broken:
+            raise OSError("disk full")
+        self.rows.append((state, verdict.value))
+        return len(self.rows)
+
+    def add_launch(self, *_: object, **__: object) -> None:
+        return
+
+    def add_gate(self, *_: object, **__: object) -> None:
+        return
+
+
+@dataclass
+class Run:
+    service: Service
+    ledger: Ledger
+    deploy: Deploy
+
+    def states(self) -> dict[str, str]:
+        return dict(self.ledger.rows)
+
+
+def make(monkeypatch: pytest.MonkeyPatch, service: Service | None = None) -> Run:
+    service, ledger, report = service or Service(), Ledger(), ListReporter()
+
+    def quick(self: Deploy) -> None:
+        return None
+
+    monkeypatch.setattr(Deploy, "_probe", quick)
+    monkeypatch.setattr(Deploy, "_compat", lambda _self, _facts: None)
+    release = Release(NEW, {}, LaunchSpec((), ()), {}, (), None, None)
+    journal: list[Mapping[str, object]] = []
+    record = Recorder(ledger, "op", "k", "box", NEW, report, journal.append)  # type: ignore[arg-type]
+    deploy = Deploy(
+        service=service,  # type: ignore[arg-type]
+        release=release, prepared=lambda: (), settings=Settings(5, 0, 3), record=record,
+        resolve=Secret, clock=SystemClock(), stop=Stop(), report=report, redactor=Redactor(),
+        still_ours=lambda: None,
+    )  # fmt: skip
+    return Run(service, ledger, deploy)
+
+
+BOOM = CommandFailed("box: boom", rc=1)
+LOST = UnreachableError("box: lost")
+
+
+def test_the_straight_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make(monkeypatch)
+    run.deploy.run()
+    assert (run.service.current, run.service.committed, run.service.running) == (NEW, NEW, NEW)
+    assert [s for s, _ in run.ledger.rows] == [
+        s for s in machine.STATES if s not in ("probed", "compat_ok")
+    ]
+    assert "prune but ab,cd" in run.service.log  # what served before stays, whatever its age
+
+
+@pytest.mark.parametrize("verb", ["stage", "glance"])
+def test_a_failure_before_the_stop_touches_nothing(
+    monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    run = make(monkeypatch, Service(fail={verb: [BOOM]}))
+    with pytest.raises(CommandFailed, match="boom"):
+        run.deploy.run()
+    assert "stop" not in run.service.log
+    assert run.states()["failed"] == "fail"
+    assert run.service.running == OLD
+
+
+@pytest.mark.parametrize("verb", ["stop", "switch", "start", "commit", "observe", "golden ab"])
+def test_a_failure_behind_the_stop_brings_the_old_one_back(
+    monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    run = make(monkeypatch, Service(fail={verb: [BOOM]}))
+    with pytest.raises(RolledBackError, match="serves again") as raised:
+        run.deploy.run()
+    assert "boom" in raised.value.why
+    assert (run.service.current, run.service.committed, run.service.running) == (OLD, OLD, OLD)
+    assert "golden cd" in run.service.log  # the way back is gated too
+    assert (run.states()["rolling_back"], run.states()["restored"]) == ("fail", "ok")
+
+
+def test_a_first_deploy_goes_back_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(committed=None, current=None, running=None, fail={"golden ab": [BOOM]})
+    run = make(monkeypatch, service)
+    with pytest.raises(CommandFailed, match="boom"):
+        run.deploy.run()
+    assert (service.current, service.running) == (None, None)
+    assert run.states()["restored"] == "ok"
+
+
+@pytest.mark.parametrize("verb", ["stop", "switch", "start", "observe"])
+def test_a_way_back_that_fails_is_stuck(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    run = make(monkeypatch, Service(fail={verb: [BOOM, BOOM]}))
+    with pytest.raises(RollbackFailedError, match="so did the way back"):
+        run.deploy.run()
+    assert run.states()["stuck"] == "fail"
+    assert "restored" not in run.states()
+
+
+def test_what_cannot_be_ended_is_stuck_even_on_a_first_deploy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = Service(committed=None, current=None, running=None, left=(4711,))
+    run = make(monkeypatch, service)
+    with pytest.raises(RollbackFailedError, match="way back") as raised:
+        run.deploy.run()
+    assert "4711" in raised.value.why
+
+
+def test_a_fault_of_ours_on_the_way_back_is_stuck_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make(monkeypatch, Service(fail={"switch": [BOOM, ValueError("odd")]}))
+    with pytest.raises(RollbackFailedError, match="way back") as raised:
+        run.deploy.run()
+    assert "odd" in raised.value.why
+
+
+@pytest.mark.parametrize("verb", ["stop", "switch", "start"])
+def test_a_connection_lost_both_ways_is_unknown(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    run = make(monkeypatch, Service(fail={verb: [LOST, LOST], "stop": [None, LOST]}))
+    if verb == "stop":
+        run.service.fail["stop"] = [LOST, LOST]
+    with pytest.raises(UnreachableError, match="unknown"):
+        run.deploy.run()
+    assert run.states()["rolling_back"] == "unknown"
+    assert "stuck" not in run.states()
+
+
+def test_a_wish_to_stop_is_carried_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make(monkeypatch)
+    wish = run.deploy.stop
+
+    def ask(*_: object, **__: object) -> list[GateResult]:
+        wish.ask()
+        return []
+
+    monkeypatch.setattr(run.service, "golden_gate", ask)
+    with pytest.raises(Interrupted, match="before the deploy was committed") as raised:
+        run.deploy.run()
+    assert "serves again" in raised.value.why
+    assert (run.service.running, run.service.committed) == (OLD, OLD)
+
+
+def test_a_ledger_that_cannot_be_written_does_not_keep_the_service_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make(monkeypatch)
+
+    def switch(digest: str) -> None:
+        run.ledger.broken, run.service.current = True, digest
+
+    monkeypatch.setattr(run.service, "switch", switch)
+    monkeypatch.setattr(Deploy, "_start", _start_unrecorded)
+    with pytest.raises(RolledBackError):
+        run.deploy.run()
+    assert run.service.running == OLD
+    warned = [e.message for e in run.deploy.report.events]  # type: ignore[attr-defined]
+    assert any("is not on record: disk full" in w for w in warned)
+
+
+def _start_unrecorded(self: Deploy, _digest: str) -> Observation:
+    self.service.start("op")
+    return self.service.observe()
+
+
+def test_a_lock_that_was_lost_ends_all_touching(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make(monkeypatch)
+    asked = iter([None, LockHeldError("box: the lock was taken")])
+
+    def check() -> None:
+        error = next(asked, LockHeldError("box: the lock was taken"))
+        if error is not None:
+            raise error
+
+    run.deploy.still_ours = check
+    with pytest.raises(LockHeldError):
+        run.deploy.run()
+    assert "stop" not in run.service.log
+    assert run.service.running == OLD
+
+
+def test_errors_keep_their_exit_codes() -> None:
+    assert GateFailed("x", gate="G0").exit_code == DdopsError("x").exit_code == 1

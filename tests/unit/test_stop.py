@@ -1,0 +1,58 @@
+"""Ctrl-C: once is a wish, twice is an end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from ddops.deploy import Stop, on_interrupt
+from ddops.errors import Interrupted
+
+
+def test_a_stop_is_asked_once_and_seen_between_steps() -> None:
+    stop = Stop()
+    stop.check("nowhere")
+    assert not stop.wait(0.0)
+    stop.ask()
+    assert stop.asked
+    assert stop.wait(60)
+    with pytest.raises(Interrupted, match="stopped by the user before staging"):
+        stop.check("before staging")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_ends(signum: signal.Signals) -> None:
+    stop, told = Stop(), list[str]()
+    before = signal.getsignal(signum)
+    with pytest.raises(Interrupted, match="at once") as ended, on_interrupt(stop, told.append):
+        os.kill(os.getpid(), signum)
+        assert stop.wait(5)
+        assert len(told) == 1
+        os.kill(os.getpid(), signum)
+        time.sleep(5)
+    assert "ddops status" in ended.value.next
+    assert signal.getsignal(signum) is before
+
+
+def test_handlers_are_put_back_after_a_quiet_block() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with on_interrupt(Stop(), print):
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_off_the_main_thread_nothing_is_touched() -> None:
+    seen: list[object] = []
+
+    def work() -> None:
+        with on_interrupt(Stop(), print):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGINT)]
