@@ -118,7 +118,7 @@ def test_the_faults_of_all_sources_are_told_at_once(project: Project) -> None:
         "ddops.toml:3: settings.connects: expected a whole number of at least 1, got text",
         "ddops.toml:5: settinks: unknown key `settinks`, nearest is `settings`",
         'environment: DDOPS_PARALLEL: expected a whole number of at least 1, got "many"',
-        "environment: DDOPS_READY_QUIET_S: expected a number of at least 0, got -1",
+        'environment: DDOPS_READY_QUIET_S: expected a number of at least 0, got -1',
         "next: ddops config schema   # prints what each file may hold",
     ]
 
