@@ -22,7 +22,8 @@ PACKAGES = (
 TORCH_CHILD = """
 import json, torch
 out = {"version": torch.__version__, "cuda": torch.version.cuda}
-out["archs"] = torch.cuda.get_arch_list() if torch.version.cuda else []
+# get_arch_list() answers [] without a visible GPU; what the build holds does not depend on one.
+out["archs"] = (torch._C._cuda_getArchFlags() or "").split() if torch.version.cuda else []
 out["abi"] = bool(torch._C._GLIBCXX_USE_CXX11_ABI)
 print(json.dumps(out))
 """
@@ -41,7 +42,7 @@ def main():
             "packages": packages(),
             "requires": requires("sglang") + requires("sglang-kernel"),
             "torch": child(TORCH_CHILD, 30),
-            "kernel_import": child(KERNEL_CHILD, 30),
+            "kernel_import": child(KERNEL_CHILD, 30, gpus=True),
             "ptxas": ptxas(site),
             "nvcc": nvcc(site),
             "objects": objects(site),
@@ -74,10 +75,10 @@ def requires(name):
     return out
 
 
-def child(code, limit):
-    """The child's JSON; else {"error": its last words}."""
+def child(code, limit, gpus=False):
+    """The child's JSON; else {"error": its last words}. The kernel wheel picks its file by GPU."""
     try:
-        env = dict(os.environ, CUDA_VISIBLE_DEVICES="")
+        env = dict(os.environ) if gpus else dict(os.environ, CUDA_VISIBLE_DEVICES="")
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, timeout=limit, check=False, env=env
         )
