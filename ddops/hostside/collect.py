@@ -1,30 +1,88 @@
 #!/usr/bin/env python3
 """Collects a host's facts and prints them as one JSON object. Reads only, needs no root.
 
-    collect.py [--root DIR] [--engine-dir DIR] [--time-limit SECONDS]
+    collect.py [--root DIR] [--engine-dir DIR] [--time-limit SECONDS] [--part NAME=TEXT ...]
 
 Files are read below `--root` (a recorded host's folder; `/` otherwise). Every command has its
 own time limit; what could not be read is listed in `unread` with the reason, and the field is
-null. Nothing is guessed: null is not zero.
+null. Nothing is guessed: null is not zero. What is risky (cuInit, importing torch and the kernel
+wheel) happens in child processes, which `--part` brings along (zlib, base64) or which lie beside
+this file. Beside parsed values stands the raw text: `commands` and `files`.
+
+A recorded host answers from `<root>/ddops/recorded.json`: {"commands": {...}, "probes": {...}}.
 """
 
 import argparse
+import base64
+import concurrent.futures
 import csv
 import io
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
+import zlib
+from typing import Any
 
-SCHEMA = "ddops.facts/1"
+SCHEMA = "ddops.facts/2"
 GPU_FIELDS = (
     "index", "name", "uuid", "compute_cap", "memory.total", "memory.used", "driver_version",
     "pci.bus_id", "power.limit", "mig.mode.current",
 )  # fmt: skip
+#: Asked for one by one: a branch that lacks one refuses the whole query.
+MORE_FIELDS = (
+    "vbios_version", "pci.device_id", "persistence_mode", "compute_mode", "power.default_limit",
+    "clocks_event_reasons.active", "temperature.gpu", "pcie.link.gen.current",
+    "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max",
+    "ecc.errors.uncorrected.volatile.total", "fabric.state", "fabric.status",
+)  # fmt: skip
+#: Markers that mean "has none"; others ("[Unknown Error]", "[GPU requires reset]") are data.
+ABSENT = ("n/a", "not supported", "")
+COMMANDS = {
+    "smi": ("nvidia-smi",),
+    "smi_list": ("nvidia-smi", "-L"),
+    "smi_q": ("nvidia-smi", "-q"),
+    "smi_apps": ("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"),
+    "topo": ("nvidia-smi", "topo", "-m"),
+    "p2p": ("nvidia-smi", "topo", "-p2p", "r"),
+    "nvlink": ("nvidia-smi", "nvlink", "-s"),
+    "lspci": ("lspci", "-Dvvvnn"),
+    "dmesg": ("dmesg",),
+    "journal": ("journalctl", "-k", "-b", "--no-pager", "-o", "short-iso"),
+    "modinfo": ("modinfo", "nvidia"),
+    "ldconfig": ("ldconfig", "-p"),
+    "gcc": ("gcc", "-dumpfullversion"),
+    "ninja": ("ninja", "--version"),
+    "virt": ("systemd-detect-virt",),
+    "fm_unit": ("systemctl", "show", "nvidia-fabricmanager", "-p", "LoadState,ActiveState,Result"),
+    "fm_version": ("nv-fabricmanager", "--version"),
+    "fm_log": ("journalctl", "-u", "nvidia-fabricmanager", "-b", "-n", "60", "--no-pager"),
+    "nvlsm": ("nvlsm", "--version"),
+    "imex_unit": ("systemctl", "show", "nvidia-imex", "-p", "LoadState,ActiveState"),
+    "persistenced": ("systemctl", "is-active", "nvidia-persistenced"),
+    "holds": ("apt-mark", "showhold"),
+    "ctk": ("nvidia-ctk", "--version"),
+}
+#: Of these only the lines that matter travel: kernel logs are long.
+KEPT_LINES = {
+    "dmesg": re.compile(r"NVRM|Xid|AER|iommu|DMAR|AMD-Vi|nvidia|Surprise Down|fallen off", re.I),
+    "journal": re.compile(r"NVRM|Xid|AER|iommu|DMAR|AMD-Vi|nvidia|Surprise Down|fallen off", re.I),
+    "lspci": re.compile(r"^\S|^$|ACSCtl|LnkSta:|LnkCap:|access denied|prefetchable"),
+    "ldconfig": re.compile(r"libcuda|libnvidia-ml|libcudart|libnccl|libcublas|libcudnn"),
+}
+FILES = (
+    "proc/cmdline", "proc/modules", "proc/version", "proc/driver/nvidia/version",
+    "proc/sys/kernel/numa_balancing", "sys/module/nvidia/version",
+    "sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "etc/nccl.conf", "etc/ld.so.preload",
+    "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+)  # fmt: skip
+PARTS = ("host", "env", "elf")
+OUTPUT_LIMIT = 2 << 20
 TOOLS = ("git", "nvidia-smi", "nvcc", "python3", "restic", "rsync", "sh", "systemctl", "tar")
 
 
@@ -33,10 +91,27 @@ def main(argv):
     parser.add_argument("--root", default="/")
     parser.add_argument("--engine-dir", default="/opt/ddops")
     parser.add_argument("--time-limit", type=float, default=10.0)
+    parser.add_argument("--part", action="append", default=[])
     args = parser.parse_args(argv)
     collector = Collector(args.root, args.engine_dir, args.time_limit)
+    collector.parts = parts(args.part)
     json.dump(collector.facts(), sys.stdout)
     return 0
+
+
+def parts(given):
+    """Sources of the child probes: as sent, else from beside this file."""
+    out = {}
+    for text in given:
+        name, _, packed = text.partition("=")
+        out[name] = zlib.decompress(base64.b64decode(packed)).decode("utf-8")
+    here = os.path.dirname(os.path.abspath(sys.argv[0] or "."))
+    for name in PARTS:
+        path = os.path.join(here, "collect_%s.py" % name)
+        if name not in out and os.path.isfile(path):
+            with open(path, encoding="utf-8") as f:
+                out[name] = f.read()
+    return out
 
 
 class Collector:
@@ -45,6 +120,7 @@ class Collector:
         self.engine_dir = engine_dir
         self.limit = time_limit
         self.unread = {}
+        self.parts = {}
 
     def facts(self):
         began = time.monotonic()
@@ -66,6 +142,10 @@ class Collector:
                 "venv": self.can_venv(),
             },
         }
+        recorded = self.recorded()
+        out["commands"] = recorded["commands"] if recorded else self.commands()
+        out["files"] = {path: self.text(path) for path in FILES}
+        out["probes"] = recorded["probes"] if recorded else self.probes()
         out["unread"] = self.unread
         out["collected_s"] = round(time.monotonic() - began, 3)
         return out
@@ -76,7 +156,8 @@ class Collector:
             "machine_id": self.text("etc/machine-id"),
             "boot_id": self.text("proc/sys/kernel/random/boot_id", real=True),
             "uid": os.getuid(),
-            "container": os.path.exists("/.dockerenv") or bool(os.environ.get("container")),
+            "container": self.root == "/"
+            and (os.path.exists("/.dockerenv") or bool(os.environ.get("container"))),
         }
 
     def os(self):
@@ -150,7 +231,107 @@ class Collector:
                 self.unread["gpus"] = "unexpected line from nvidia-smi: %r" % (values,)
                 return None
             rows.append({k: self.value(v) for k, v in zip(GPU_FIELDS, values)})
+        self.more(rows)
         return rows
+
+    def more(self, rows):
+        """Add the fields this driver knows of `MORE_FIELDS`; a field it refuses is left out."""
+        fields = list(MORE_FIELDS)
+        while fields:
+            done = self.ran(
+                ("nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits")
+            )
+            refused = re.search(r'Field "([^"]+)" is not a valid field', done["out"] + done["err"])
+            if refused and refused.group(1) in fields:
+                fields.remove(refused.group(1))
+                continue
+            lines = list(csv.reader(io.StringIO(done["out"]), skipinitialspace=True))
+            if done["rc"] != 0 or len(lines) != len(rows):
+                self.unread["gpus.more"] = "nvidia-smi ended with %s" % done["rc"]
+                return
+            for row, values in zip(rows, lines):
+                if len(values) == len(fields):
+                    row.update((k, self.value(v)) for k, v in zip(fields, values))
+            return
+
+    def recorded(self):
+        """Answers of a recorded host; never those of the machine that replays it."""
+        if self.root == "/":
+            return None
+        text = self.text("ddops/recorded.json")
+        found = json.loads(text) if text else {}
+        return {"commands": found.get("commands", {}), "probes": found.get("probes", {})}
+
+    def commands(self):
+        """Every command, side by side, each with its own time limit."""
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            waiting = {key: pool.submit(self.kept, key, argv) for key, argv in COMMANDS.items()}
+            return {key: future.result() for key, future in waiting.items()}
+
+    def kept(self, key, argv):
+        done = self.ran(argv)
+        wanted = KEPT_LINES.get(key)
+        if wanted:
+            done["out"] = "\n".join(li for li in done["out"].splitlines() if wanted.search(li))
+        return done
+
+    def ran(self, argv, stdin=None, limit=None):
+        """rc null: it did not run or did not end; `why` says which."""
+        began = time.monotonic()
+        out: dict[str, Any] = {"argv": list(argv)[:8], "rc": None, "out": "", "err": "", "why": ""}
+        env = dict(os.environ, LC_ALL="C", LANGUAGE="C", CUDA_CACHE_DISABLE="1")
+        env["PATH"] = env.get("PATH", "") + ":/usr/sbin:/sbin"
+        found = shutil.which(argv[0], path=env["PATH"])
+        if not found:
+            out["why"] = "no %s on PATH" % argv[0]
+            return out
+        try:
+            done = subprocess.run(
+                (found, *argv[1:]), env=env, capture_output=True, check=False,
+                input=stdin.encode() if stdin is not None else b"", timeout=limit or self.limit,
+            )  # fmt: skip
+            out["rc"] = done.returncode
+            out["out"] = done.stdout[:OUTPUT_LIMIT].decode("utf-8", "replace")
+            out["err"] = done.stderr[:8192].decode("utf-8", "replace")
+        except subprocess.TimeoutExpired:
+            out["why"] = "no answer within %g s" % (limit or self.limit)
+        except OSError as error:
+            out["why"] = error.strerror or str(error)
+        out["s"] = round(time.monotonic() - began, 3)
+        return out
+
+    def probes(self):
+        """Child processes that answer with JSON; a broken one is in `unread`."""
+        out: dict[str, Any] = {}
+        if "host" in self.parts:
+            found = self.child("host", sys.executable, self.parts["host"], (self.engine_dir,), 20)
+            out.update(found or {})
+        python = self.engine_python()
+        if python is None:
+            self.unread["env"] = "no engine environment below %s" % self.engine_dir
+        elif "env" in self.parts:
+            script = self.parts["env"] + "\n\nELF_SOURCE = %r\nmain()\n" % self.parts.get("elf", "")
+            out["env"] = self.child("env", python, script, (), 40)
+        return out
+
+    def child(self, what, python, script, args, limit):
+        done = self.ran((python, "-", *args), stdin=script, limit=limit)
+        try:
+            return json.loads(done["out"])
+        except ValueError:
+            words = done["why"] or done["err"].strip()[-300:] or "ended with %s" % done["rc"]
+            self.unread[what] = words
+            return None
+
+    def engine_python(self):
+        """The interpreter of the newest engine environment, or None."""
+        base = os.path.join(self.engine_dir, "env")
+        try:
+            names = [os.path.join(base, n, "bin", "python") for n in os.listdir(base)]
+        except OSError:
+            return None
+        found = [p for p in names if os.path.exists(p)]
+        return max(found, key=lambda p: os.lstat(p).st_mtime) if found else None
 
     def driver(self):
         text = self.text("proc/driver/nvidia/version")
@@ -200,11 +381,7 @@ class Collector:
     def value(text):
         """`[N/A]` and its kin become null; numbers stay text, their unit is the field's."""
         text = text.strip()
-        return (
-            None
-            if text.strip("[]").lower() in ("n/a", "not supported", "unknown error", "")
-            else text
-        )
+        return None if text.strip("[]").lower() in ABSENT else text
 
 
 if __name__ == "__main__":

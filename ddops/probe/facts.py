@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +15,16 @@ from ddops.hostside import source
 from ddops.model import digest
 from ddops.transport import Transport
 
-SCHEMA = "ddops.facts/1"
-COLLECT_DEADLINE_S = 60.0
+SCHEMA = "ddops.facts/2"
+#: /1 had no `commands`, `files` and `probes`; what needs them is UNKNOWN then.
+READABLE = ("ddops.facts/1", SCHEMA)
+COLLECT_DEADLINE_S = 150.0
+#: Child probes that travel with the collector.
+PARTS = ("host", "env", "elf")
 #: What changes by itself is no part of the facts' digest.
-_VOLATILE = ("at", "collected_s", "disk", "unread")
+_VOLATILE = ("at", "collected_s", "disk", "unread", "commands", "probes", "files")
+_VOLATILE_FIELDS = ("memory.used", "temperature.gpu", "pcie.link.gen.current",
+                    "clocks_event_reasons.active", "fabric.state", "fabric.status")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +71,31 @@ class Facts:
     @property
     def digest(self) -> str:
         """sha256 over what does not change by itself, 64 hex digits."""
-        return digest({k: v for k, v in self.raw.items() if k not in _VOLATILE})
+        return digest({k: _steady(v) for k, v in self.raw.items() if k not in _VOLATILE})
+
+    @property
+    def chain_digest(self) -> str:
+        """Like `digest`, with the engine's packages: what a proof by execution depends on."""
+        probes = self.raw.get("probes")
+        env = probes.get("env") if isinstance(probes, dict) else None
+        packages = env.get("packages") if isinstance(env, dict) else None
+        return digest([self.digest, packages])
+
+    def raw_text(self, *path: str) -> str | None:
+        """A text of the collection by its keys, or None."""
+        value: object = self.raw
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, str) else None
 
 
 def collect(transport: Transport, python_bin: str, engine_dir: str, root: str = "/") -> Facts:
     """Collect in one round trip. A host without Python 3.9 is a clean error."""
-    script = python(
-        source("collect"), "--root", root, "--engine-dir", engine_dir, interpreter=python_bin
-    )
+    words = ["--root", root, "--engine-dir", engine_dir]
+    for name in PARTS if root == "/" else ():
+        packed = base64.b64encode(zlib.compress(source(f"collect_{name}").encode(), 9)).decode()
+        words += ["--part", f"{name}={packed}"]
+    script = python(source("collect"), *words, interpreter=python_bin)
     done = transport.run(script, deadline_s=COLLECT_DEADLINE_S)
     if done.rc == 127:
         raise DdopsError(
@@ -89,10 +114,10 @@ def parse_facts(text: str) -> Facts:
     """Parse a collection. Anything that is not of the known schema is an error."""
     try:
         raw = json.loads(text)
-        if raw["schema"] != SCHEMA:
+        if raw["schema"] not in READABLE:
             raise ValueError(f"schema {raw['schema']!r}, want {SCHEMA!r}")
         return _facts(raw)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise DdopsError(
             "the collection of facts is not readable",
             why=f"{type(error).__name__}: {error}",
@@ -126,6 +151,13 @@ def _facts(raw: dict[str, Any]) -> Facts:
         unread={k: str(v) for k, v in raw["unread"].items()},
         raw=raw,
     )
+
+
+def _steady(value: object) -> object:
+    """GPU rows without what changes from one minute to the next."""
+    if not (isinstance(value, list) and all(isinstance(r, dict) for r in value)):
+        return value
+    return [{k: v for k, v in r.items() if k not in _VOLATILE_FIELDS} for r in value]
 
 
 def _gpu(row: dict[str, object]) -> Gpu:

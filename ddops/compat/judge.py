@@ -1,0 +1,103 @@
+"""All checks in their order: pure functions of a subject, rows of `data/checks.toml`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import cast
+
+from ddops.compat import tables
+from ddops.compat.model import Finding, Look, Outcome, Subject
+from ddops.compat.rules import driver, fabric, gpu, host, launch, p2p, pcie, python, toolchain
+from ddops.model import Verdict
+
+Rule = Callable[[Look], Outcome]
+_MODULES = (host, driver, fabric, gpu, pcie, toolchain, python, launch, p2p)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A data row with its function."""
+
+    id: str
+    group: str
+    severity: str
+    tier: int
+    required: bool
+    any_class: bool
+    classes: tuple[str, ...]
+    needs: tuple[str, ...]
+    title: str
+    probe: str
+    rule: str
+    mend: str
+    sources: tuple[str, ...]
+    run: Rule
+
+    @property
+    def why(self) -> str:
+        """The first lines of the function's docstring, where it says more than the title."""
+        return " ".join((self.run.__doc__ or self.title).split())
+
+
+@cache
+def checks() -> tuple[Check, ...]:
+    """Every check, in the order of judgement."""
+    return tuple(_check(row) for row in tables.table("checks").rows)
+
+
+def _check(row: Mapping[str, object]) -> Check:
+    name = str(row["id"]).lower().replace("-", "_")
+    found = [getattr(m, name) for m in _MODULES if hasattr(m, name)]
+    if len(found) != 1:
+        raise LookupError(f"check {row['id']}: {len(found)} functions called {name} in the rules")
+    many = {k: tuple(cast("list[str]", row.get(k, ()))) for k in ("classes", "needs", "sources")}
+    return Check(
+        str(row["id"]), str(row["group"]), str(row["severity"]), cast("int", row["tier"]),
+        row.get("required") is True, row.get("any_class") is True, many["classes"], many["needs"],
+        str(row["title"]), str(row["probe"]), str(row["rule"]), str(row["mend"]), many["sources"],
+        cast("Rule", found[0]),
+    )  # fmt: skip
+
+
+def judge_all(subject: Subject) -> list[Finding]:
+    """A finding of every check. Pure. A failed need makes a SKIP that names it."""
+    look, out, failed = Look(subject), list[Finding](), dict[str, str]()
+    for check in checks():
+        outcome = _outcome(check, look, failed)
+        if outcome.verdict is Verdict.FAIL:
+            failed[check.id] = check.id
+        elif outcome.verdict is Verdict.SKIP and check.severity == "B":
+            root = next((failed[n] for n in check.needs if n in failed), None)
+            if root:
+                failed[check.id] = root
+        mend = outcome.mend or (check.mend if outcome.verdict in _MENDED else "")
+        out.append(
+            Finding(check.id, check.title, outcome.verdict, outcome.seen, mend, check.severity,
+                    check.group, check.required)
+        )  # fmt: skip
+    return out
+
+
+_MENDED = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
+
+
+def _outcome(check: Check, look: Look, failed: Mapping[str, str]) -> Outcome:
+    host_class = look.subject.host_class
+    if host_class == "cpu" and not check.any_class:
+        return Outcome(Verdict.SKIP, "a CPU host")
+    if check.classes and host_class not in check.classes:
+        return Outcome(Verdict.SKIP, f"not for a host of class {host_class}")
+    root = next((failed[n] for n in check.needs if n in failed), None)
+    if root:
+        return Outcome(Verdict.SKIP, f"blocked by {root}")
+    return check.run(look)
+
+
+def judge(subject: Subject) -> list[Finding]:
+    """What a deploy looks at: without the answers nobody has, unless they are required."""
+    return [
+        f for f in judge_all(subject)
+        if f.refuses or f.verdict not in (Verdict.FAIL, Verdict.UNKNOWN)
+    ]  # fmt: skip

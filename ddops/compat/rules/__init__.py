@@ -1,0 +1,1 @@
+"""The checks' functions, by group. `DRV-03` is `drv_03`."""

@@ -1,0 +1,157 @@
+"""`ddops check` and `ddops probe`: what is shown, what is refused, what a proof asks of a host.
+
+To see it fail: let `_refusal` in ddops/cli/check.py return None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddops.cli import root as root_module
+from ddops.cli.app import App
+from ddops.hostside import source
+from ddops.transport.fake import FakeTransport
+from tests.unit.compat import hosts
+
+Drive = Callable[..., int]
+HOSTS = """\
+[hosts.pcie]
+ssh = "pcie"
+class = "pcie"
+[hosts.b300]
+ssh = "b300"
+class = "nvlink"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "inventory").mkdir(parents=True)
+    (root / "ddops.toml").write_text("")
+    (root / "inventory/hosts.toml").write_text(HOSTS)
+    return root
+
+
+@pytest.fixture
+def drive(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Drive:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return lambda *argv: root_module.run(["--project", str(project), *argv])
+
+
+def keep(path: Path, kind: str, **changes: Any) -> str:
+    path.write_text(json.dumps(hosts.changed(hosts.host(kind), changes)))
+    return str(path)
+
+
+def test_kept_facts_are_judged_with_no_host_asked(
+    drive: Drive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = keep(tmp_path / "f.json", "b300")
+    assert drive("check", "b300", "--facts", file, "--all") == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].split() == ["HOST", "SEVERITY", "VERDICT", "CHECK", "SEEN", "MEND"]
+    severities = [line.split()[1] for line in out.splitlines()[1:] if line.startswith("b300  ")]
+    order = ["blocker", "error", "warning", "information"]
+    shown = [s for s in severities if s in order]
+    assert shown == sorted(shown, key=order.index)
+    assert "simulated" in out
+
+
+def test_a_failed_blocker_refuses(
+    drive: Drive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = keep(tmp_path / "f.json", "b300", **{"commands|fm_unit|out": "ActiveState=failed"})
+    assert drive("check", "b300", "--facts", file, "--json") == 4
+    rows = json.loads(capsys.readouterr().out)["data"]["b300"]
+    bad = {r["check"]: r for r in rows if r["refuses"]}
+    assert set(bad) == {"FAB-02"}
+    assert bad["FAB-02"]["severity"] == "blocker"
+    assert bad["FAB-02"]["mend"]
+
+
+def test_a_warning_does_not_refuse(drive: Drive, tmp_path: Path) -> None:
+    file = keep(tmp_path / "f.json", "pcie", **{"probes|environ|NCCL_P2P_LEVEL": "sys"})
+    assert drive("check", "pcie", "--facts", file) == 0
+
+
+@pytest.mark.parametrize("service", ["k26-b300"])
+def test_a_service_s_launch_is_judged(
+    drive: Drive, tmp_path: Path, service: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = keep(tmp_path / "f.json", "b300")
+    assert drive("check", "b300", "--facts", file, "--for", service, "--json") == 0
+    rows = {r["check"]: r for r in json.loads(capsys.readouterr().out)["data"]["b300"]}
+    assert rows["RUN-01"]["verdict"] == "PASS"
+    assert rows["RUN-06"]["verdict"] == "PASS"
+    other = keep(tmp_path / "g.json", "pcie")
+    assert drive("check", "pcie", "--facts", other, "--for", "nobody") == 2
+
+
+def test_explain(drive: Drive, capsys: pytest.CaptureFixture[str]) -> None:
+    assert drive("check", "--explain", "py-06") == 0
+    out = capsys.readouterr().out
+    assert "FBGEMM/issues/6151" in out
+    assert "passes when:" in out
+    assert drive("check", "--explain", "PY-99") == 2
+    assert drive("check") == 2
+
+
+def test_two_hosts_are_compared(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def transport(_self: App, host: Any) -> FakeTransport:
+        made = FakeTransport(host.name)
+        made.on(lambda c: c.argv[0] == "python3", lambda _c: json.dumps(hosts.host(host.name)))
+        return made
+
+    monkeypatch.setattr(App, "transport", transport)
+    assert drive("check", "pcie", "b300", "--diff") == 0
+    out = capsys.readouterr().out
+    assert "GPU-LIST" in out
+    assert "HOST-DISK" not in out
+    assert drive("check", "pcie", "--diff") == 2
+
+
+def test_a_proof_is_run_once_for_a_chain(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = hosts.changed(hosts.host("pcie"), {"simulated": False, "probes|proved": "__null__"})
+    ran: list[str] = []
+
+    def answer(command: Any) -> str:
+        if command.stdin == source("prove").encode():
+            digest = command.argv[command.argv.index("--digest") + 1]
+            ran.append(digest)
+            results = {"p2p": {"ok": False, "timed_out": True}}
+            raw["probes"]["proved"] = {"digest": digest, "results": results}
+            return json.dumps(raw["probes"]["proved"])
+        return json.dumps(raw)
+
+    box = FakeTransport("pcie")
+    box.on(lambda c: c.argv[0] == "python3", answer)
+    monkeypatch.setattr(App, "transport", lambda _self, _host: box)
+    assert drive("check", "pcie", "--prove", "--json") == 4
+    rows = {r["check"]: r for r in json.loads(capsys.readouterr().out)["data"]["pcie"]}
+    assert rows["P2P-02"]["verdict"] == "FAIL"
+    assert drive("check", "pcie", "--prove") == 4
+    assert len(ran) == 1
+
+
+def test_facts_are_kept_in_a_file(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    box = FakeTransport("pcie")
+    box.on(lambda c: c.argv[0] == "python3", lambda _c: json.dumps(hosts.host("pcie")))
+    monkeypatch.setattr(App, "transport", lambda _self, _host: box)
+    file = tmp_path / "kept.json"
+    assert drive("probe", "pcie", "--save", str(file)) == 0
+    assert drive("check", "pcie", "--facts", str(file)) == 0
+    assert drive("probe", "pcie", "b300", "--save", str(file)) == 2
+    assert len(box.calls) == 1, "one round trip"
