@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ddops.cli.options import as_json, targets
-from ddops.cli.probe import probe
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
@@ -16,7 +15,6 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.inventory import Host
     from ddops.probe import Facts
 
-__all__ = ["check", "probe"]
 
 _SEVERITIES = ("B", "E", "W", "I")
 _WORDS = {"B": "blocker", "E": "error", "W": "warning", "I": "information"}

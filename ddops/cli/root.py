@@ -18,7 +18,7 @@ from ddops.errors import DdopsError, ExitCode
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "init": ("init:init", "Make a project here: ddops.toml, inventory, folders."),
     "host": ("host:host", "List hosts; show and pin a host's key."),
-    "probe": ("check:probe", "Collect a host's facts."),
+    "probe": ("probe:probe", "Collect a host's facts."),
     "check": ("check:check", "Judge hosts: can they run what they are for?"),
     "provision": ("provision:provision", "Prepare hosts: plan, show, then do exactly that."),
     "deploy": ("deploy:deploy", "Make a release live, gated; take it back when it fails."),
