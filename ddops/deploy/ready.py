@@ -68,7 +68,7 @@ class Waiter:
             if now - told > 10:
                 told = now
                 self._tell(seen, now - began)
-            self.stop.wait(POLL_S)
+            self.stop.wait(POLL_S if now - began > POLL_S else POLL_S / 5)
 
     def _look(self) -> Observation | None:
         """One look; None while the connection is lost, which says nothing about the engine."""

@@ -20,6 +20,8 @@ import time
 import xmlrpc.client
 
 SCHEMA = "ddops.svctl/1"
+#: supervisord kills after the service's own stop time, at most 50 s with the default grace.
+HALT_S = 100.0
 
 
 def main(argv):
@@ -119,15 +121,22 @@ class Control:
         if known in ("RUNNING", "STARTING"):
             return {**self.status(api, service), "started": False}
         if known is not None:
-            api.supervisor.stopProcessGroup(service)
+            self.halt(api, service)
             api.supervisor.removeProcessGroup(service)
         api.supervisor.reloadConfig()
         api.supervisor.addProcessGroup(service)  # its program has autostart
         return {**self.status(api, service), "started": True}
 
+    def halt(self, api, service):
+        """Stop and wait. Each question wakes supervisord; left alone it looks once a second."""
+        api.supervisor.stopProcessGroup(service, False)
+        end = time.monotonic() + HALT_S
+        while self.status(api, service)["state"] == "STOPPING" and time.monotonic() < end:
+            time.sleep(0.05)
+
     def stop(self, api, service):
         if self.status(api, service)["state"] is not None:
-            api.supervisor.stopProcessGroup(service, True)
+            self.halt(api, service)
         return {**self.status(api, service), "left": self.left(service)}
 
     def forget(self, api, service):
