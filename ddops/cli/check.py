@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING
 
 import click
@@ -10,14 +11,43 @@ import click
 from ddops.cli.options import as_json, targets
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from datetime import datetime
+
     from ddops.cli.app import App
-    from ddops.compat import Finding, Launch
-    from ddops.inventory import Host
+    from ddops.compat import Check, Finding, Launch
+    from ddops.inventory import Host, Waiver
     from ddops.probe import Facts
 
 
+#: --waive, --reason, --until; one of them at least is there.
+Wish = tuple[str | None, str | None, "datetime | None"]
 _SEVERITIES = ("B", "E", "W", "I")
 _WORDS = {"B": "blocker", "E": "error", "W": "warning", "I": "information"}
+
+
+def _waiver_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--waive with what belongs to it, handed on as one."""
+
+    @click.option("--waive", metavar="ID", help="Write down that this check may fail there.")
+    @click.option("--reason", metavar="TEXT", help="Of --waive: why.")
+    @click.option(
+        "--until",
+        type=click.DateTime(["%Y-%m-%d"]),
+        metavar="DAY",
+        help="Of --waive: its last day.",
+    )
+    @wraps(command)
+    def one(
+        *args: object,
+        waive: str | None,
+        reason: str | None,
+        until: datetime | None,
+        **more: object,
+    ) -> None:
+        wish = (waive, reason, until)
+        command(*args, waiver=wish if any(wish) else None, **more)
+
+    return one
 
 
 @click.command()
@@ -34,6 +64,7 @@ _WORDS = {"B": "blocker", "E": "error", "W": "warning", "I": "information"}
 @click.option("--for", "service", metavar="SERVICE", help="Judge this service's launch too.")
 @click.option("--prove", is_flag=True, help="Compile, launch and copy on the host to see.")
 @click.option("--diff", is_flag=True, help="Two hosts: only where they differ.")
+@_waiver_options
 @click.option("--all", "everything", is_flag=True, help="Show PASS and SKIP too.")
 @click.pass_obj
 def check(
@@ -47,11 +78,13 @@ def check(
     service: str | None,
     prove: bool,
     diff: bool,
+    waiver: Wish | None,
     everything: bool,
 ) -> None:
     """Judge hosts: can they run what they are for?
 
     Exit 4 when a blocker or an error fails, or a required answer is missing. UNKNOWN is never PASS.
+    A waived check still fails and says so; it refuses nothing until its day is over.
 
     \b
     ddops check lab
@@ -60,6 +93,7 @@ def check(
     ddops check b300 --prove
     ddops check b300 --facts b300.json
     ddops check b300 pcie --diff
+    ddops check b300 --waive GPU-06 --reason "by the PSU" --until 2027-01-31
     ddops check --explain DRV-03
     """
     from ddops.cli.app import end_together
@@ -77,8 +111,13 @@ def check(
             f"these are {len(hosts)}",
             next="ddops host list",
         )
-    launch = _launch(app, service) if service else None
-    outcomes = app.fan_out(hosts, lambda h: judged(_facts(app, h, facts_file, prove), h, launch))
+    waivers = _waived(app, hosts, waiver) if waiver else app.inventory.waivers
+
+    def judged(h: Host) -> list[Finding]:
+        launch = _launch(app, service, h) if service else None
+        return _judged(_facts(app, h, facts_file, prove), h, launch, waivers)
+
+    outcomes = app.fan_out(hosts, judged)
     seen = [(h, o) for h, o in outcomes if not isinstance(o, Exception)]
     if as_json:
         _emit_json(seen)
@@ -109,31 +148,55 @@ def _facts(app: App, host: Host, path: str | None, prove: bool) -> Facts:
     return proved_facts(app, host, facts) if prove else facts
 
 
-def _launch(app: App, name: str) -> Launch:
-    """A service's launch as it would be rendered."""
-    from ddops.compat import Launch
+def _waived(app: App, hosts: Sequence[Host], wish: Wish) -> tuple[Waiver, ...]:
+    """Write the waiver into the project's inventory; all waivers, that one among them."""
+    import getpass
+
+    from ddops.clock import SystemClock
+    from ddops.errors import UsageError
+    from ddops.inventory import add_waiver, load
+
+    check, reason, until = wish
+    if not (check and reason and until):
+        raise UsageError(
+            "a waiver needs its check, its reason and its last day",
+            next="ddops check b300 --waive GPU-06 --reason 'capped by the PSU' --until 2027-01-31",
+        )
+    known = _known(check)
+    if until.date() < SystemClock().now().date():
+        raise UsageError(f"--until {until.date()} is over already", next="name a day to come")
+    names = [h.name for h in hosts]
+    file = add_waiver(app.project, known.id, names, reason, getpass.getuser(), until.date())
+    app.say(f"{known.id} waived on {', '.join(names)} until {until.date()}, in {file}: commit it")
+    return load(app.project).waivers
+
+
+def _launch(app: App, name: str, host: Host) -> Launch:
+    """A service's launch as it would be rendered for this host."""
+    from ddops.compat import launch_of
+    from ddops.config.words import unknown
     from ddops.engines import launch_spec
     from ddops.errors import UsageError
 
     service = app.inventory.services.get(name)
     if service is None:
-        raise UsageError(f"no service is called {name}", next="ddops config show")
-    profile = app.inventory.profiles[service.profile]
+        words = unknown(name, app.inventory.services, "service")
+        raise UsageError(words, next="ddops config show")
+    profile = app.inventory.profile_of(service)
     spec = launch_spec(service, profile, "${engine_dir}/env")
-    # ddops brings the plugin of this algorithm along (sglang_ddtree).
-    plugins = ("DDTREE",) if profile.spec.algorithm == "DDTREE" else ()
-    return Launch(spec.argv, dict(spec.env), profile.engine, service.model, plugins)
+    return launch_of(spec, service, profile, host)
 
 
-def judged(facts: Facts, host: Host, launch: Launch | None = None) -> list[Finding]:
+def _judged(
+    facts: Facts, host: Host, launch: Launch | None, waivers: tuple[Waiver, ...]
+) -> list[Finding]:
     """All findings of a host; simulated facts say so in a row of their own."""
-    from ddops.compat import Finding, Subject, judge_all
+    from ddops.clock import SystemClock
+    from ddops.compat import Finding, judge_all, subject_of, waive
     from ddops.model import Verdict
 
-    subject = Subject(
-        facts, host.host_class or "cpu", host.engine_env, host.pins.gpu_uuids, launch=launch
-    )
-    findings = judge_all(subject)
+    found = judge_all(subject_of(facts, host, launch))
+    findings = waive(found, waivers, host, SystemClock().now().date())
     if facts.simulated:
         words = "simulated: a recorded host, no hardware"
         findings.insert(0, Finding("SIMULATED", "Facts", Verdict.INFO, words, "", "I", "host"))
@@ -141,7 +204,7 @@ def judged(facts: Facts, host: Host, launch: Launch | None = None) -> list[Findi
 
 
 def _emit_table(seen: Sequence[tuple[Host, list[Finding]]], everything: bool) -> None:
-    from ddops.cli.output import emit_table
+    from ddops.cli.output import emit_line, emit_table
     from ddops.model import Verdict
 
     quiet = () if everything else (Verdict.PASS, Verdict.SKIP)
@@ -149,20 +212,30 @@ def _emit_table(seen: Sequence[tuple[Host, list[Finding]]], everything: bool) ->
     for host, findings in seen:
         for severity in _SEVERITIES:
             rows += [
-                (host.name, _WORDS[severity], f.verdict.value, f.check, _seen(f),
-                 f.mend)
+                (host.name, _WORDS[severity], _verdict(f), f.check, _seen(f), _mend(f))
                 for f in findings
                 if f.severity == severity and f.verdict not in quiet
-            ]  # fmt: skip
+            ]
+    header = ("HOST", "SEVERITY", "VERDICT", "CHECK", "SEEN", "MEND")
+    first = 1 if len(seen) == 1 else 0  # the room is dear, and one host was just named
+    if rows:
+        emit_table(header[first:], [row[first:] for row in rows], wrapping=2)
+    for host, findings in seen:
         counts = {v: sum(f.verdict is v for f in findings) for v in Verdict}
         words = ", ".join(f"{n} {v.value}" for v, n in counts.items() if n)
-        rows.append((host.name, "", "", "", words, ""))
-    if rows:
-        emit_table(("HOST", "SEVERITY", "VERDICT", "CHECK", "SEEN", "MEND"), rows)
+        emit_line(f"{host.name}: {words}")
 
 
 def _seen(f: Finding) -> str:
-    return f"{f.title}: {f.seen}"[:110]
+    return f"{f.title}: {f.seen}"
+
+
+def _verdict(f: Finding) -> str:
+    return f"{f.verdict.value} (waived)" if f.waived else f.verdict.value
+
+
+def _mend(f: Finding) -> str:
+    return f"waived {f.waived}; {f.mend}" if f.waived else f.mend
 
 
 def _emit_diff(seen: Sequence[tuple[Host, list[Finding]]]) -> None:
@@ -194,25 +267,28 @@ def _row(f: Finding) -> dict[str, object]:
         "severity": _WORDS[f.severity],
         "group": f.group,
         "refuses": f.refuses,
+        "waived": f.waived or None,
     }
 
 
-def _explain(wanted: str, as_json: bool) -> None:
-    import difflib
-
-    from ddops.cli.output import emit_json
+def _known(wanted: str) -> Check:
     from ddops.compat import checks
+    from ddops.config.words import unknown
     from ddops.errors import UsageError
 
     known = {c.id: c for c in checks()}
     one = known.get(wanted.upper())
     if one is None:
-        near = difflib.get_close_matches(wanted.upper(), known, 1)
         raise UsageError(
-            f"no check is called {wanted}",
-            why=f"did you mean {near[0]}?" if near else f"there are {len(known)}",
-            next="ddops check --explain DRV-03",
+            unknown(wanted.upper(), known, "check"), next="ddops check --explain DRV-03"
         )
+    return one
+
+
+def _explain(wanted: str, as_json: bool) -> None:
+    from ddops.cli.output import emit_json
+
+    one = _known(wanted)
     data = {
         "check": one.id, "title": one.title, "severity": _WORDS[one.severity], "why": one.why,
         "looks at": one.probe, "passes when": one.rule, "mend": one.mend,

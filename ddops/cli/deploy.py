@@ -103,6 +103,7 @@ def _tools(app: App, stop: Stop, lock_wait: float) -> Tools:
         report=app.report,
         redactor=app.redactor,
         lock_wait_s=lock_wait,
+        waivers=app.inventory.waivers,
     )
 
 

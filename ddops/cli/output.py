@@ -25,15 +25,12 @@ def emit_line(text: str = "") -> None:
     click.echo("".join(c if c.isprintable() else ascii(c)[1:-1] for c in _redactor()(text)))
 
 
-def emit_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
-) -> None:
-    """Columns as wide as they need to be; the last one wraps at the terminal's width."""
+def emit_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapping: int = 1) -> None:
+    """Columns as wide as they need to be; the last `wrapping` share what the terminal has left."""
     redact = _redactor()
     masked = [[redact(cell) for cell in row] for row in rows]
-    click.echo(
-        "\n".join(table_lines(header, masked, width or shutil.get_terminal_size((80, 24)).columns))
-    )
+    width = shutil.get_terminal_size((80, 24)).columns
+    click.echo("\n".join(table_lines(header, masked, width, wrapping=wrapping)))
 
 
 def _redactor() -> Redactor:
@@ -49,19 +46,35 @@ def _plain(cell: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """The table's lines, none wider than `width` where the last column can wrap."""
+def table_lines(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, wrapping: int = 1
+) -> list[str]:
+    """The table's lines, none wider than `width` where the wrapping columns have room for it."""
     import textwrap
 
     cells = [[_plain(c) for c in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
-    room = max(width - before, 16)
+    fixed = len(header) - wrapping
+    room = width - sum(widths[:fixed]) - len(GAP) * (len(header) - 1)
+    widths[fixed:] = _shares(widths[fixed:], room)
     lines: list[str] = []
     for row in cells:
-        lead = GAP.join(c.ljust(w) for c, w in zip(row[:-1], widths[:-1], strict=True))
-        lead += GAP if lead else ""
-        wrapped = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
-        lines.append((lead + wrapped[0]).rstrip())
-        lines += [(" " * before + more).rstrip() for more in wrapped[1:]]
+        wrapped = [
+            textwrap.wrap(c, max(w, 1), break_on_hyphens=False) or [""] if i >= fixed else [c]
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        for n in range(max(map(len, wrapped))):
+            words = [part[n] if n < len(part) else "" for part in wrapped]
+            lines.append(GAP.join(c.ljust(w) for c, w in zip(words, widths, strict=True)).rstrip())
     return lines
+
+
+def _shares(natural: Sequence[int], room: int) -> list[int]:
+    """Widths for columns that wrap: the narrow ones whole, the others alike; 16 at least."""
+    out = list(natural)
+    left, open_ = room, sorted(range(len(natural)), key=lambda i: natural[i])
+    while open_:
+        i = open_.pop(0)
+        out[i] = max(min(natural[i], left // (len(open_) + 1)), 16 if natural[i] > 16 else 0)
+        left -= out[i]
+    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -78,7 +79,9 @@ def probe(
     exclude: tuple[str, ...],
     save: str | None,
 ) -> None:
-    """Collect facts and print them as JSON. Reads only, needs no root.
+    """Collect facts, print them as JSON, and note them in the ledger.
+
+    Reads only, and needs no root. The ledger gets a row when the facts are not those it had last.
 
     \b
     ddops probe b300 > b300.json
@@ -95,13 +98,28 @@ def probe(
             f"--save keeps the facts of one host, these are {len(hosts)}", next="ddops probe HOST"
         )
     outcomes = app.fan_out(hosts, lambda h: facts_of(app, h))
-    found = {h.name: dict(f.raw) for h, f in outcomes if isinstance(f, Facts)}
+    seen = [(h, f) for h, f in outcomes if isinstance(f, Facts)]
+    _note(app, seen)
+    found = {h.name: dict(f.raw) for h, f in seen}
     if save:
         for one in found.values():
             _keep(app, save, one)
     else:
         emit_json("probe", found)
     end_together([(h.name, f) for h, f in outcomes], app.report)
+
+
+def _note(app: App, seen: Sequence[tuple[Host, Facts]]) -> None:
+    with app.ledger() as ledger:
+        for host, facts in seen:
+            last = ledger.facts_latest(host.name) if ledger.host(host.name) else None
+            if last is not None and last.digest == facts.digest:
+                continue
+            pins = {"gpu_uuids": list(host.pins.gpu_uuids), "host_key": host.pins.host_key}
+            ledger.add_host(host.name, pins)
+            ledger.add_facts(
+                host.name, dict(facts.raw), digest=facts.digest, simulated=facts.simulated
+            )
 
 
 def _keep(app: App, path: str, raw: dict[str, object]) -> None:

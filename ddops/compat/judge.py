@@ -93,11 +93,3 @@ def _outcome(check: Check, look: Look, failed: Mapping[str, str]) -> Outcome:
     if root:
         return Outcome(Verdict.SKIP, f"blocked by {root}")
     return check.run(look)
-
-
-def judge(subject: Subject) -> list[Finding]:
-    """What a deploy looks at: without the answers nobody has, unless they are required."""
-    return [
-        f for f in judge_all(subject)
-        if f.refuses or f.verdict not in (Verdict.FAIL, Verdict.UNKNOWN)
-    ]  # fmt: skip

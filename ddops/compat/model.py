@@ -39,7 +39,6 @@ class Subject:
     host_class: str
     engine_env: str
     pinned_gpus: tuple[str, ...] = ()
-    gpus_needed: int = 0
     launch: Launch | None = None
 
 
@@ -55,10 +54,13 @@ class Finding:
     severity: str = "E"
     group: str = ""
     required: bool = False
+    waived: str = ""
 
     @property
     def refuses(self) -> bool:
         """Whether nothing may be started on the host because of it."""
+        if self.waived:
+            return False
         if self.verdict is Verdict.FAIL:
             return self.severity in ("B", "E")
         return self.verdict is Verdict.UNKNOWN and self.required

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from ddops.clock import Clock
 from ddops.command import Redactor, Secret
-from ddops.compat import Finding, Subject, judge
+from ddops.compat import Finding, judge_all, subject_of, waive
+from ddops.compat import Launch as JudgedLaunch
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
 from ddops.deploy.ready import Waiter
 from ddops.deploy.record import Recorder
@@ -33,6 +34,7 @@ from ddops.errors import (
 )
 from ddops.events import Event, Reporter
 from ddops.gates import Golden, Observation, judge_g0, judge_g1, judge_g2, judge_g3
+from ddops.inventory.model import Waiver
 from ddops.model import GateResult, State, Verdict, short
 from ddops.plan import Proposal
 from ddops.probe import Facts, collect
@@ -68,7 +70,8 @@ class Deploy:
     report: Reporter
     redactor: Redactor
     still_ours: Callable[[], None]
-    gpus_needed: int = 0
+    judged: JudgedLaunch | None = None
+    waivers: tuple[Waiver, ...] = ()
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
@@ -136,17 +139,14 @@ class Deploy:
 
     def _compat(self, facts: Facts) -> None:
         host = self.service.host
-        findings = judge(
-            Subject(
-                facts,
-                host.host_class or "cpu",
-                host.engine_env,
-                host.pins.gpu_uuids,
-                self.gpus_needed,
-            )
-        )
-        bad = [f for f in findings if f.verdict in (Verdict.FAIL, Verdict.UNKNOWN)]
-        evidence = {f.check: f.verdict.value for f in findings}
+        found = judge_all(subject_of(facts, host, self.judged))
+        findings = waive(found, self.waivers, host, self.clock.now().date())
+        bad = [f for f in findings if f.refuses]
+        evidence: dict[str, object] = {f.check: f.verdict.value for f in findings}
+        waived = {f.check: f.waived for f in findings if f.waived}
+        if waived:
+            evidence["waived"] = waived
+            self._say(f"waived: {'; '.join(f'{k} {v}' for k, v in waived.items())}")
         if bad:
             self.record.fail("compat_ok", "; ".join(_words(f) for f in bad), evidence)
             raise RefusedError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from ddops import lock
 from ddops.clock import Clock
 from ddops.command import Redactor, Secret
+from ddops.compat import launch_of
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.deploy.machine import STATES, Deploy, Settings
 from ddops.deploy.record import Recorder
@@ -21,7 +22,7 @@ from ddops.deploy.stop import Stop
 from ddops.errors import DdopsError, RefusedError, UnreachableError
 from ddops.events import Event, Reporter
 from ddops.gates import Observation
-from ddops.inventory.model import Host, Profile, Service
+from ddops.inventory.model import Host, Profile, Service, Waiver
 from ddops.ledger import Ledger
 from ddops.model import State, short
 from ddops.plan import Proposal, make_plan
@@ -46,6 +47,7 @@ class Tools:
     report: Reporter
     redactor: Redactor
     lock_wait_s: float = 0.0
+    waivers: tuple[Waiver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ def deploy_service(
             report=tools.report,
             redactor=tools.redactor,
             still_ours=lease.check,
-            gpus_needed=gpus_needed(profile),
+            judged=launch_of(release.launch, service, profile, host),
+            waivers=tools.waivers,
         )
         after = machine.run()
     nonce = after.launch.nonce if after.launch else ""
@@ -214,13 +217,6 @@ def port_of(host: Host, service: Service) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
         raise RefusedError(f"{host.name}: vars.port is not a port: {value!r}")
     return value
-
-
-def gpus_needed(profile: Profile) -> int:
-    """GPUs that one launch takes: tensor times pipeline parallel."""
-    sizes = [profile.launch.get(k, 1) for k in ("tp-size", "pp-size")]
-    tp, pp = (s if isinstance(s, int) else 1 for s in sizes)
-    return tp * pp
 
 
 def _provision_rows(

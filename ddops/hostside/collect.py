@@ -29,6 +29,10 @@ import time
 import zlib
 from typing import Any
 
+if sys.version_info < (3, 9):  # the caller says what is there instead
+    sys.stderr.write("Python %d.%d is too old\n" % sys.version_info[:2])
+    sys.exit(126)
+
 SCHEMA = "ddops.facts/2"
 GPU_FIELDS = (
     "index", "name", "uuid", "compute_cap", "memory.total", "memory.used", "driver_version",

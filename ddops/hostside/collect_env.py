@@ -5,6 +5,7 @@ The collector sends this followed by `ELF_SOURCE = ...` and `main()`. Prints one
 
 import glob
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -32,7 +33,6 @@ ELF_SOURCE = ""
 
 
 def main():
-    site = sysconfig.get_paths()["purelib"]
     json.dump(
         {
             "python": "%d.%d.%d" % sys.version_info[:3],
@@ -43,9 +43,9 @@ def main():
             "requires": requires("sglang") + requires("sglang-kernel"),
             "torch": child(TORCH_CHILD, 30),
             "kernel_import": child(KERNEL_CHILD, 30, gpus=True),
-            "ptxas": ptxas(site),
-            "nvcc": nvcc(site),
-            "objects": objects(site),
+            "ptxas": ptxas(),
+            "nvcc": nvcc(),
+            "objects": objects(),
         },
         sys.stdout,
     )
@@ -91,12 +91,30 @@ def child(code, limit, gpus=False):
         return {"error": words or "ended with %d" % done.returncode}
 
 
-def ptxas(site):
+def folders(package):
+    """Where the interpreter would take a top-level package from; nothing of it is imported.
+
+    Not site-packages by its usual name: a wheel may lie on PYTHONPATH, be editable, or vendored.
+    """
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return []
+    return list(spec.submodule_search_locations or []) if spec else []
+
+
+def first(package, *below):
+    """The first existing file below a package, or None."""
+    paths = [os.path.join(folder, *below) for folder in folders(package)]
+    return next((p for p in paths if os.path.exists(p)), None)
+
+
+def ptxas():
     """Versions of Triton's own ptxas binaries."""
     out = {}
     for name in ("ptxas", "ptxas-blackwell"):
-        path = os.path.join(site, "triton", "backends", "nvidia", "bin", name)
-        if os.path.exists(path):
+        path = first("triton", "backends", "nvidia", "bin", name)
+        if path:
             out[name] = asked(path)
     for name in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
         if os.environ.get(name):
@@ -104,9 +122,9 @@ def ptxas(site):
     return out
 
 
-def nvcc(site):
-    path = os.path.join(site, "nvidia", "cu13", "bin", "nvcc")
-    return asked(path) if os.path.exists(path) else None
+def nvcc():
+    path = first("nvidia", "cu13", "bin", "nvcc")
+    return asked(path) if path else None
 
 
 def asked(path):
@@ -117,10 +135,14 @@ def asked(path):
         return "error: %s" % error
 
 
-def objects(site):
+def objects():
     """Device code and needed libraries of the kernel wheel's objects."""
-    files = glob.glob(os.path.join(site, "sgl_kernel", "**", "*.so"), recursive=True)
-    files += glob.glob(os.path.join(site, "deep_gemm", "*.so"))
+    files, parent = [], {}
+    for package, pattern in (("sgl_kernel", "**"), ("deep_gemm", "")):
+        for folder in folders(package):
+            for path in glob.glob(os.path.join(folder, pattern, "*.so"), recursive=True):
+                files.append(path)
+                parent[path] = os.path.dirname(folder)
     if not files or not ELF_SOURCE:
         return {}
     try:
@@ -130,4 +152,4 @@ def objects(site):
         found = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError) as error:
         return {"error": str(error)}
-    return {os.path.relpath(path, site): value for path, value in found.items()}
+    return {os.path.relpath(path, parent[path]): value for path, value in found.items()}

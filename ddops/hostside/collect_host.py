@@ -19,6 +19,12 @@ VARIABLES = re.compile(
     r"|SGLANG_|TORCH_CUDA_|CXX$|CC$|CUTE_DSL_|CONDA_PREFIX$)"
 )
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH", re.I)
+WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
+#: What decides the size of a KV cache, by Hugging Face's names.
+SIZES = (
+    "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size",
+    "kv_lora_rank", "qk_rope_head_dim", "max_position_embeddings",
+)  # fmt: skip
 CUDA_CHILD = """
 import ctypes, json
 out = {"init": None, "driver": None, "count": None, "path": None, "why": None}
@@ -58,6 +64,7 @@ def main(argv):
             "cdi": cdi(),
             "uptime_s": uptime(),
             "proved": proved(argv[0] if argv else "/opt/ddops"),
+            "models": models(argv[0] if argv else "/opt/ddops"),
         },
         sys.stdout,
     )
@@ -84,6 +91,27 @@ def cuda():
     except ValueError:
         return {"init": None, "driver": None, "count": None, "path": None,
                 "why": "the child died with %d" % done.returncode}  # fmt: skip
+
+
+def models(engine_dir):
+    """Weights below the engine's folder: bytes on disk, and what sizes their KV cache."""
+    out = {}
+    for folder in sorted(glob.glob(os.path.join(engine_dir, "models", "*")))[:64]:
+        files = [f for end in WEIGHTS for f in glob.glob(os.path.join(folder, "*" + end))]
+        try:
+            size = sum(os.stat(f).st_size for f in files)
+        except OSError:
+            size = None  # one is a dangling link, or just being fetched
+        try:
+            config = json.loads(read(os.path.join(folder, "config.json"), 1 << 20) or "{}")
+            config = dict(config, **(config.get("text_config") or {}))
+        except (ValueError, TypeError, AttributeError):
+            config = {}
+        out[folder] = {
+            "bytes": size if files else None,
+            "config": {k: config[k] for k in SIZES if isinstance(config.get(k), int)},
+        }
+    return out
 
 
 def devices():

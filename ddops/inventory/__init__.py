@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from ddops.inventory.checks import GateRule, parse_gate
     from ddops.inventory.complete import target_names
     from ddops.inventory.merge import Inventory, load
-    from ddops.inventory.model import Alias, Evidence, Host, Origin, Pins, Profile, Service, Spec
+    from ddops.inventory.model import (
+        Alias,
+        Evidence,
+        Host,
+        Origin,
+        Pins,
+        Profile,
+        Service,
+        Spec,
+        Waiver,
+    )
     from ddops.inventory.schemas import json_schema
     from ddops.inventory.targets import (
         Selection,
@@ -21,14 +31,26 @@ if TYPE_CHECKING:
         resolve,
         services_on,
     )
+    from ddops.inventory.waive import add_waiver
 
 _HOME = {
     "checks": ("GateRule", "parse_gate"),
     "complete": ("target_names",),
     "merge": ("Inventory", "load"),
-    "model": ("Alias", "Evidence", "Host", "Origin", "Pins", "Profile", "Service", "Spec"),
+    "model": (
+        "Alias",
+        "Evidence",
+        "Host",
+        "Origin",
+        "Pins",
+        "Profile",
+        "Service",
+        "Spec",
+        "Waiver",
+    ),
     "schemas": ("json_schema",),
     "targets": ("Selection", "hosts_of", "one_service_per_host", "resolve", "services_on"),
+    "waive": ("add_waiver",),
 }
 
 __all__ = [
@@ -43,6 +65,8 @@ __all__ = [
     "Selection",
     "Service",
     "Spec",
+    "Waiver",
+    "add_waiver",
     "hosts_of",
     "json_schema",
     "load",

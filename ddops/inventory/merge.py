@@ -12,7 +12,7 @@ from ddops.config.toml import raise_all, shown
 from ddops.config.words import unknown
 from ddops.errors import Problem, UsageError
 from ddops.inventory.checks import pair_faults
-from ddops.inventory.model import Alias, Host, Origin, OriginKind, Profile, Service
+from ddops.inventory.model import Alias, Host, Origin, OriginKind, Profile, Service, Waiver
 from ddops.inventory.reader import Reader
 
 
@@ -25,6 +25,7 @@ class Inventory:
     services: Mapping[str, Service] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     aliases: Mapping[str, Alias] = field(default_factory=dict)
+    waivers: tuple[Waiver, ...] = ()
 
     @property
     def groups(self) -> dict[str, tuple[Host, ...]]:
@@ -71,7 +72,12 @@ def load(project: Project, lab_dir: Path | None = None) -> Inventory:
         if os.path.lexists(folder):
             reader.folder(kind, folder)
     inventory = Inventory(
-        project.root, reader.hosts, reader.services, reader.profiles, reader.aliases
+        project.root,
+        reader.hosts,
+        reader.services,
+        reader.profiles,
+        reader.aliases,
+        tuple(reader.waivers),
     )
     raise_all([*reader.problems, *_cross(inventory, reader.profile_lines)])
     return inventory
@@ -98,6 +104,16 @@ def _cross(inventory: Inventory, lines: Mapping[str, int]) -> Iterable[Problem]:
             )
         else:
             where[name] = (kind, origin)
+    places = (*inventory.hosts, *inventory.groups)
+    for waiver in inventory.waivers:
+        for on in waiver.on:
+            if on not in places:
+                yield Problem(
+                    shown(waiver.origin.file, inventory.root),
+                    waiver.origin.line,
+                    "waiver.on",
+                    unknown(on, places, "host or group"),
+                )
     for service in inventory.services.values():
         name = shown(service.origin.file, inventory.root)
         profile = inventory.profiles.get(service.profile)

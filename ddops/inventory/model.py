@@ -7,6 +7,7 @@ knows its name and where it was written. No type here holds a secret, only refer
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -160,6 +161,35 @@ class HostsFile(Struct, frozen=True, kw_only=True):
 
     hosts: Mapping[str, HostTable] = field(default_factory=dict)
     aliases: Mapping[str, Text] = field(default_factory=dict)
+
+
+class WaiverTable(Struct, frozen=True, kw_only=True):
+    """`[[waiver]]` of waivers.toml: a failed check that a deploy may pass over, until a day.
+
+    `on` names hosts or groups; `until` is the last day on which it holds, in UTC.
+    """
+
+    check: Annotated[str, Meta(pattern=r"^[A-Z0-9]+-[A-Z0-9]+$")]
+    on: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    reason: Text
+    owner: Text
+    until: date
+
+
+class Waiver(WaiverTable, frozen=True, kw_only=True):
+    """A waiver, and where it was written."""
+
+    origin: Origin
+
+    def covers(self, host: Host) -> bool:
+        """Whether it is meant for this host; the day is another question."""
+        return host.name in self.on or any(g in self.on for g in host.groups)
+
+
+class WaiversFile(Struct, frozen=True, kw_only=True):
+    """waivers.toml: checks that may fail on a host, each with its reason and its end."""
+
+    waiver: tuple[WaiverTable, ...] = ()
 
 
 class Alias(Struct, frozen=True):

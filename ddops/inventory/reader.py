@@ -27,7 +27,11 @@ from ddops.inventory.model import (
     ProfileTable,
     Service,
     ServiceTable,
+    Waiver,
+    WaiverTable,
 )
+
+_FILES = ("hosts.toml", "waivers.toml")
 
 
 class Reader:
@@ -40,6 +44,7 @@ class Reader:
         self.services: dict[str, Service] = {}
         self.profiles: dict[str, Profile] = {}
         self.aliases: dict[str, Alias] = {}
+        self.waivers: list[Waiver] = []
         #: The line of each service's `profile`, for what can be judged only after merging.
         self.profile_lines: dict[str, int] = {}
 
@@ -47,12 +52,14 @@ class Reader:
         for path in self._toml_files(folder):
             if path.name == "hosts.toml":
                 self._hosts(kind, path)
+            elif path.name == "waivers.toml":
+                self._waivers(kind, path)
             else:
-                near = nearest(path.name, ("hosts.toml",))
+                near = nearest(path.name, _FILES)
                 self._fault(
                     path,
-                    "not a file of an inventory; it has hosts.toml, services/ and profiles/"
-                    + (f"; nearest is `{near}`" if near else ""),
+                    "not a file of an inventory; it has hosts.toml, waivers.toml, services/"
+                    " and profiles/" + (f"; nearest is `{near}`" if near else ""),
                 )
         for path in self._toml_files(folder / "services"):
             self._service(kind, path)
@@ -106,6 +113,27 @@ class Reader:
             else:
                 origin = Origin(kind, path, document.lines.of(at))
                 self.aliases[name] = Alias(name, target, origin)
+        self.problems += problems(document, faults)
+
+    def _waivers(self, kind: OriginKind, path: Path) -> None:
+        document = self._read(path)
+        if document is None:
+            return
+        faults: list[Fault] = [
+            Fault((key,), unknown(key, ("waiver",)))
+            for key in document.data
+            if key != "waiver" and not key.startswith("x-")
+        ]
+        rows = document.data.get("waiver", [])
+        if not isinstance(rows, list):
+            faults.append(Fault(("waiver",), f"expected [[waiver]] tables, got {kind_of(rows)}"))
+            rows = []
+        for n, row in enumerate(rows):
+            decoded = decode(row, WaiverTable, ("waiver", n))
+            faults += decoded.faults
+            if decoded.value is not None:
+                origin = Origin(kind, path, document.lines.of(("waiver", n)))
+                self.waivers.append(Waiver(**_fields(decoded.value), origin=origin))
         self.problems += problems(document, faults)
 
     def _service(self, kind: OriginKind, path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from ddops.config.settings import ProjectTable
-from ddops.inventory.model import HostsFile, ProfileTable, ServiceTable
+from ddops.inventory.model import HostsFile, ProfileTable, ServiceTable, WaiversFile
 
 _FILES: dict[str, type] = {
     "ddops.toml": ProjectTable,
     "inventory/hosts.toml": HostsFile,
+    "inventory/waivers.toml": WaiversFile,
     "inventory/services/*.toml": ServiceTable,
     "inventory/profiles/*.toml": ProfileTable,
 }

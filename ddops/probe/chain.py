@@ -56,6 +56,14 @@ class Toolkit:
     curand: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A model's folder: bytes of its weight files, and the numbers of its config.json."""
+
+    bytes: int | None
+    sizes: Mapping[str, int]
+
+
 class Chain:
     """Everything below reads `facts.raw` and parses when asked, once."""
 
@@ -239,6 +247,18 @@ class Chain:
             return None
         found = kept.get("results")
         return {k: _map(v) for k, v in found.items()} if isinstance(found, dict) else None
+
+    @property
+    def models(self) -> Mapping[str, Weights] | None:
+        """Weights on the host by their folder; None when the collection does not say."""
+        found = self.probes.get("models")
+        if not isinstance(found, dict):
+            return None
+        out = {}
+        for path, one in found.items():
+            sizes = {k: n for k, v in _map(_map(one).get("config")).items() if (n := _int(v))}
+            out[path] = Weights(_int(_map(one).get("bytes")), sizes)
+        return out
 
 
 def is_compat(path: str) -> bool:

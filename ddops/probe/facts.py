@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddops.command import python
+from ddops.command import cmd, python
 from ddops.errors import CommandFailed, DdopsError
 from ddops.hostside import source
 from ddops.model import digest
@@ -19,6 +19,7 @@ SCHEMA = "ddops.facts/2"
 #: /1 had no `commands`, `files` and `probes`; what needs them is UNKNOWN then.
 READABLE = ("ddops.facts/1", SCHEMA)
 COLLECT_DEADLINE_S = 150.0
+SHELL_DEADLINE_S = 20.0
 #: Child probes that travel with the collector.
 PARTS = ("host", "env", "elf")
 #: What changes by itself is no part of the facts' digest.
@@ -97,17 +98,38 @@ def collect(transport: Transport, python_bin: str, engine_dir: str, root: str = 
         words += ["--part", f"{name}={packed}"]
     script = python(source("collect"), *words, interpreter=python_bin)
     done = transport.run(script, deadline_s=COLLECT_DEADLINE_S)
-    if done.rc == 127:
-        raise DdopsError(
-            f"{transport.host}: no {python_bin} on the host",
-            why="facts are collected by a Python script, standard library only",
-            next=f"install Python 3.9 or newer, or set python in hosts.toml for {transport.host}",
-        )
+    if done.rc in (126, 127):
+        raise without_python(transport, python_bin)
     if not done.ok:
         raise CommandFailed(
             f"{transport.host}: facts could not be collected", rc=done.rc, stderr=done.err
         )
     return parse_facts(done.out)
+
+
+#: POSIX sh alone: what a host without a usable Python still says of itself.
+_SHELL = """
+. /etc/os-release 2>/dev/null; printf '%s, %s\\n' "${PRETTY_NAME:-an unknown system}" "$(uname -m)"
+for p in /usr/bin/python3* /usr/local/bin/python3* /opt/*/bin/python3; do
+  case $p in *-config|*'*'*) continue;; esac
+  [ -x "$p" ] && "$p" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && echo "$p"
+done
+exit 0
+"""
+
+
+def without_python(transport: Transport, python_bin: str) -> DdopsError:
+    """The error for a host whose Python does not start, with what its shell can tell."""
+    done = transport.run(cmd("sh", "-s", stdin=_SHELL.encode()), deadline_s=SHELL_DEADLINE_S)
+    lines = done.out.splitlines() if done.ok else []
+    other = next((line for line in lines[1:] if line.startswith("/")), None)
+    found = f"it has {other}; set python in hosts.toml" if other else "install Python 3.9 or newer"
+    return DdopsError(
+        f"{transport.host}: no usable {python_bin} on the host"
+        + (f" ({lines[0]})" if lines else ""),
+        why="facts are collected by a script for Python 3.9 and newer, standard library only",
+        next=f"{found} for {transport.host}" if other else found,
+    )
 
 
 def parse_facts(text: str) -> Facts:

@@ -210,7 +210,6 @@ LOOKING = [
     ("provision", "box", "--dry-run", "--json"),
     ("deploy", "box", "--dry-run"),
     ("deploy", "box", "--dry-run", "--json"),
-    ("probe", "box"),
     ("check", "box"),
     ("status", "box"),
     ("lock", "status", "box"),
@@ -234,6 +233,23 @@ def test_looking_changes_nothing(
     assert bool(sent) is (argv[0] not in ("host", "config"))
     assert box.transport.files.nodes == there
     assert _all(tmp_path) == here
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["bare", "provisioned"])
+def test_a_probe_writes_in_the_ledger_alone(
+    prepared: bool, drive: Drive, box: Box, tmp_path: Path
+) -> None:
+    if prepared:
+        provision(drive)
+    here, there = _all(tmp_path), dict(box.transport.files.nodes)
+    assert drive("probe", "box") == 0
+    sent = box.transport.calls
+    assert sent
+    assert not [str(c) for c in sent if not reads_only(c)]
+    assert box.transport.files.nodes == there
+    changed = {p for p, data in _all(tmp_path).items() if here.get(p) != data}
+    assert changed
+    assert {Path(p).name.split("-")[0] for p in changed} <= {".ddops", "ledger.db", ".gitignore"}
 
 
 def provision(drive: Drive) -> None:

@@ -9,7 +9,7 @@ import dataclasses
 
 import pytest
 
-from ddops.compat import Subject, judge
+from ddops.compat import Finding, Launch, Subject, judge_all
 from ddops.model import Verdict
 from ddops.probe import Disk, Facts, Gpu
 
@@ -22,10 +22,14 @@ WELL = Facts(
 )  # fmt: skip
 
 
-def verdicts(kind: str = "pcie", env: str = "sglang", need: int = 0, pins: tuple[str, ...] = (),
-             **facts: object) -> dict[str, Verdict]:  # fmt: skip
+def judged(kind: str = "pcie", env: str = "sglang", pins: tuple[str, ...] = (),
+           launch: Launch | None = None, **facts: object) -> dict[str, Finding]:  # fmt: skip
     seen = dataclasses.replace(WELL, **facts)  # type: ignore[arg-type]
-    return {f.check: f.verdict for f in judge(Subject(seen, kind, env, pins, need))}
+    return {f.check: f for f in judge_all(Subject(seen, kind, env, pins, launch=launch))}
+
+
+def verdicts(*args: str, **facts: object) -> dict[str, Verdict]:
+    return {k: f.verdict for k, f in judged(*args, **facts).items()}  # type: ignore[arg-type]
 
 
 def gpus(**changes: object) -> tuple[Gpu, ...]:
@@ -33,8 +37,9 @@ def gpus(**changes: object) -> tuple[Gpu, ...]:
 
 
 def test_a_fit_host_passes() -> None:
-    seen = verdicts(need=2, pins=("GPU-2",))
-    assert not {Verdict.FAIL, Verdict.UNKNOWN} & set(seen.values())
+    found = judged(pins=("GPU-2",))
+    assert not [f.check for f in found.values() if f.refuses or f.verdict is Verdict.FAIL]
+    seen = {k: f.verdict for k, f in found.items()}
     for check in ("HOST-01", "HOST-PY", "HOST-DISK", "GPU-LIST", "GPU-CLASS", "GPU-PINS"):
         assert seen[check] is Verdict.PASS
 
@@ -59,7 +64,7 @@ def test_a_fit_host_passes() -> None:
     ],
 )
 def test_one_thing_wrong(check: str, verdict: Verdict, facts: dict[str, object]) -> None:
-    assert verdicts(**facts)[check] is verdict  # type: ignore[arg-type]
+    assert verdicts(**facts)[check] is verdict
 
 
 def test_what_hangs_on_a_failed_check_is_skipped_not_failed() -> None:
@@ -68,8 +73,10 @@ def test_what_hangs_on_a_failed_check_is_skipped_not_failed() -> None:
 
 
 def test_too_few_gpus_for_the_launch() -> None:
-    assert verdicts(need=2)["GPU-LIST"] is Verdict.PASS
-    assert verdicts(need=4)["GPU-LIST"] is Verdict.FAIL
+    two, four = (Launch(("--tp-size", n), engine="sglang-0.5.23") for n in ("2", "4"))
+    assert judged(launch=two)["RUN-07"].verdict is Verdict.UNKNOWN, "the weights are not known"
+    assert judged(launch=four)["RUN-07"].verdict is Verdict.FAIL
+    assert judged(launch=four)["RUN-07"].refuses
 
 
 def test_pins() -> None:
@@ -78,8 +85,9 @@ def test_pins() -> None:
 
 
 def test_a_cpu_host_is_asked_for_no_gpu() -> None:
-    seen = verdicts("cpu", "sglang-cpu", gpus=None)
-    assert not {Verdict.FAIL, Verdict.UNKNOWN} & set(seen.values())
+    found = judged("cpu", "sglang-cpu", gpus=None)
+    assert not [f.check for f in found.values() if f.refuses]
+    assert found["GPU-LIST"].verdict is Verdict.SKIP
 
 
 def test_the_stand_in_runs_on_an_old_c_library() -> None:

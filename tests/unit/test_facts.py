@@ -108,8 +108,14 @@ def test_texts_that_are_no_facts(text: str) -> None:
 
 
 def test_a_host_without_python_and_one_whose_script_fails() -> None:
-    with pytest.raises(DdopsError, match="no python3 on the host"):
+    with pytest.raises(DdopsError, match="no usable python3 on the host"):
         collect(FakeTransport("box"), "python3", "/opt/ddops")
+    told = b"Ubuntu 20.04 LTS, x86_64\n/usr/bin/python3.11\n"
+    old = FakeTransport("box").on("python3", Result(126, b"", b"Python 3.8 is too old", 0.0))
+    with pytest.raises(DdopsError) as caught:
+        collect(old.on("sh", Result(0, told, b"", 0.0)), "python3", "/opt/ddops")
+    assert "Ubuntu 20.04 LTS, x86_64" in caught.value.what
+    assert "it has /usr/bin/python3.11; set python in hosts.toml for box" in caught.value.next
     bad = FakeTransport("box").on("python3", Result(1, b"", b"Traceback", 0.0))
     with pytest.raises(CommandFailed, match="could not be collected"):
         collect(bad, "python3", "/opt/ddops")

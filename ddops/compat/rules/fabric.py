@@ -162,7 +162,7 @@ def fab_06(look: Look) -> Outcome:
         return ok("NVLS is switched off by NCCL_NVLS_ENABLE=0")
     proof = (look.chain.proved or {}).get("nccl")
     if proof is None:
-        return unknown("nobody has tried it: ddops check --prove")
+        return unknown("nobody has tried it", "ddops check HOST --prove")
     words = str(proof.get("error") or "")
     if re.search(r"\b401\b|cuMulticast|NVLS", words):
         return warn(f"NVLS fails: {words[:120]}")

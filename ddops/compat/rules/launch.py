@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddops.compat import tables
+from ddops.compat.fit import Split, fit
 from ddops.compat.model import Look, Outcome, fail, ok, skip, unknown, warn
 from ddops.compat.options import lint, values_of
 from ddops.probe.version import older
@@ -280,14 +281,15 @@ def _tree(look: Look, name: str, values: Mapping[str, str]) -> Outcome | None:
 
 
 def run_07(look: Look) -> Outcome:
+    """A launch that cannot fit fails after minutes of loading, and the old service is gone."""
     if (early := _no_launch(look)) is not None:
         return early
     values = _values(look)
     numbers = [values.get(k, "1") for k in ("tp-size", "pp-size", "nnodes")]
-    if not all(n.isdigit() for n in numbers):
+    if not all(n.isdigit() and int(n) for n in numbers):
         return unknown(f"sizes are not numbers: {', '.join(numbers)}")
     tp, pp, nodes = map(int, numbers)
-    need = -(-tp * pp // max(nodes, 1))
+    need = -(-tp * pp // nodes)
     have = len(look.facts.gpus or ())
     if look.subject.host_class == "cpu":
         return skip("a CPU host")
@@ -295,13 +297,45 @@ def run_07(look: Look) -> Outcome:
         return unknown("the GPUs are not known")
     if need > have:
         return fail(f"the launch needs {need} GPUs on this host, {have} are there")
-    fraction = values.get("mem-fraction-static")
+    fraction = values.get("mem-fraction-static", "1")
     try:
-        if fraction is not None and not 0 < float(fraction) < 1:
-            return fail(f"--mem-fraction-static {fraction} is no share of the memory")
+        share = float(fraction)
     except ValueError:
         return fail(f"--mem-fraction-static {fraction} is no number")
-    return unknown(f"{need} GPUs are there; the size of weights and KV cache is not estimated")
+    if not 0 < share <= 1:
+        return fail(f"--mem-fraction-static {fraction} is no share of the memory")
+    return _memory(look, values, Split(tp, pp, _kv_bytes(values)), share)
+
+
+def _kv_bytes(values: Mapping[str, str]) -> int:
+    return 1 if values.get("kv-cache-dtype", "auto").startswith("fp8") else 2
+
+
+def _memory(look: Look, values: Mapping[str, str], split: Split, share: float) -> Outcome:
+    """Weights that lie on the host against the memory of its smallest GPU."""
+    gpus = split.tensor * split.pipeline
+    memory = [g.memory_mib for g in look.facts.gpus or ()]
+    known = [m for m in memory if m is not None]
+    if not known or len(known) != len(memory):
+        return unknown("the memory of the GPUs is not known")
+    models = look.chain.models or {}
+    target = models.get(values.get("model-path", ""))
+    draft = models.get(values.get("speculative-draft-model-path", ""))
+    if target is None or target.bytes is None:
+        return unknown(
+            f"{gpus} GPUs are there; the weights are not on the host yet, so nothing is estimated",
+            "ddops provision HOST",
+        )
+    extra = draft.bytes or 0 if draft is not None else 0
+    found = fit(target.bytes, extra, min(known), share, target.sizes, split)
+    if found.room <= 0:
+        return fail(f"the weights alone do not fit: {found.words}")
+    if found.tokens is None:
+        return unknown(f"{found.words}; config.json does not size the KV cache")
+    wanted = values.get("max-total-tokens", "1")
+    if wanted.isdigit() and found.tokens < int(wanted):
+        return fail(f"--max-total-tokens {wanted} does not fit: {found.words}")
+    return ok(found.words)
 
 
 def run_08(look: Look) -> Outcome:
@@ -325,7 +359,9 @@ def run_09(look: Look) -> Outcome:
         return early
     proof = (look.chain.proved or {}).get("canary")
     if proof is None:
-        return unknown("asked of the running engine, by the golden gate of a deploy")
+        return unknown(
+            "only a started engine can answer: the golden gate of a deploy asks it", "ddops deploy"
+        )
     if proof.get("ok") is True:
         return ok("answers are sane")
     return fail(f"answers are not sane: {str(proof.get('error') or 'no reason given')[:160]}")

@@ -31,7 +31,7 @@ def p2p_02(look: Look) -> Outcome:
         return skip("one GPU")
     proof = (look.chain.proved or {}).get("p2p")
     if proof is None:
-        return unknown("nobody has tried it: ddops check --prove")
+        return unknown("nobody has tried it", "ddops check HOST --prove")
     if proof.get("skipped"):
         return unknown(str(proof["skipped"]))
     if proof.get("timed_out") is True:
@@ -57,7 +57,7 @@ def p2p_03(look: Look) -> Outcome:
         return skip("one GPU")
     proof = (look.chain.proved or {}).get("nccl")
     if proof is None:
-        return unknown("nobody has tried it: ddops check --prove")
+        return unknown("nobody has tried it", "ddops check HOST --prove")
     ranks = proof.get("ranks")
     ranks = ranks if isinstance(ranks, dict) else {}
     bad = [f"{n} ranks: {v}" for n, v in sorted(ranks.items()) if v != "ok"]

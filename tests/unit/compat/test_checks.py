@@ -1,6 +1,6 @@
 """Checks of the inventory, blocking, the gate of a deploy, kept proofs, files of device code.
 
-To see it fail: let `judge` in ddops/compat/judge.py hand out every finding.
+To see it fail: let `refuses` of ddops/compat/model.py take every UNKNOWN for a refusal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ddops.compat import Finding, Subject, judge, judge_all
+from ddops.compat import Finding, Subject, judge_all
 from ddops.hostside import collect_elf
 from ddops.model import Verdict
 from tests.guards.source import ROOT
@@ -29,9 +29,8 @@ def of(kind: str, changes: dict[str, Any] | None = None, **more: Any) -> dict[st
 def test_the_inventory_s_own() -> None:
     bad = of(
         "pcie",
-        {"python|version": "3.9.2", "disk|free_bytes": 1 << 30},
+        {"python|version": "3.9.2", "disk|free_bytes": 1 << 30, "gpus": []},
         pinned_gpus=("GPU-x",),
-        gpus_needed=16,
     )
     for check in ("HOST-PY", "HOST-DISK", "GPU-LIST"):
         assert bad[check].verdict is Verdict.FAIL
@@ -67,14 +66,13 @@ def test_a_deploy_is_not_stopped_by_what_nobody_has_asked(kind: str) -> None:
     subject = Subject(hosts.facts(raw), hosts.KINDS[kind]["host_class"], "sglang")
     everything = judge_all(subject)
     assert [f for f in everything if f.verdict is Verdict.UNKNOWN]
-    bad = [f for f in judge(subject) if f.verdict in (Verdict.FAIL, Verdict.UNKNOWN)]
-    assert not bad
+    assert not [f for f in everything if f.refuses]
 
 
 def test_a_deploy_is_stopped_by_a_blocker_and_by_a_missing_required_answer() -> None:
     raw = hosts.changed(hosts.host("pcie"), {"gpus": "__null__", "commands|smi_list": {}})
-    found = judge(Subject(hosts.facts(raw), "pcie", "sglang"))
-    assert "GPU-LIST" in [f.check for f in found if f.verdict is Verdict.UNKNOWN]
+    found = judge_all(Subject(hosts.facts(raw), "pcie", "sglang"))
+    assert "GPU-LIST" in [f.check for f in found if f.verdict is Verdict.UNKNOWN and f.refuses]
 
 
 def test_a_proof_of_another_chain_is_no_proof() -> None:

@@ -56,7 +56,7 @@ def test_kept_facts_are_judged_with_no_host_asked(
     file = keep(tmp_path / "f.json", "b300")
     assert drive("check", "b300", "--facts", file, "--all") == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[0].split() == ["HOST", "SEVERITY", "VERDICT", "CHECK", "SEEN", "MEND"]
+    assert out.splitlines()[0].split() == ["SEVERITY", "VERDICT", "CHECK", "SEEN", "MEND"]
     severities = [line.split()[1] for line in out.splitlines()[1:] if line.startswith("b300  ")]
     order = ["blocker", "error", "warning", "information"]
     shown = [s for s in severities if s in order]

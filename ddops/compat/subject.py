@@ -1,0 +1,23 @@
+"""What the inventory says, brought into the form in which it is judged."""
+
+from __future__ import annotations
+
+from ddops.compat.model import Launch, Subject
+from ddops.engines import LaunchSpec
+from ddops.inventory.model import Host, Profile, Service
+from ddops.probe import Facts
+
+
+def launch_of(spec: LaunchSpec, service: Service, profile: Profile, host: Host) -> Launch:
+    """A rendered launch as the checks read it, its paths those of this host."""
+    argv, env = spec.expand({"engine_dir": host.engine_dir})
+    # ddops brings the plugin of this algorithm along (sglang_ddtree).
+    plugins = ("DDTREE",) if profile.spec.algorithm == "DDTREE" else ()
+    return Launch(tuple(argv), env, profile.engine, service.model, plugins)
+
+
+def subject_of(facts: Facts, host: Host, launch: Launch | None = None) -> Subject:
+    """A host's facts with what the inventory says the host is for."""
+    return Subject(
+        facts, host.host_class or "cpu", host.engine_env, host.pins.gpu_uuids, launch=launch
+    )
