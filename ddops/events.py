@@ -84,7 +84,24 @@ class TextReporter:
         self._redact = redactor
         self._verbose = verbose
         self._quiet = quiet
+        self._live = stream.isatty()
+        self._shown = ""
         self._lock = threading.Lock()
+
+    def progress(self, done: int, total: int, what: str = "hosts") -> None:
+        """How far a fan-out is: one line that is written over on a terminal, each quarter of
+        many elsewhere. The last call takes the line away."""
+        if self._quiet or total < 2:
+            return
+        words = f"{done} of {total} {what}"
+        if not self._live:
+            if total >= 16 and done * 4 // total > (done - 1) * 4 // total:
+                self.emit(Event("progress", words))
+            return
+        with self._lock:
+            self._shown = words if done < total else ""
+            self._stream.write(f"\r\x1b[K{self._shown}")
+            self._stream.flush()
 
     def emit(self, event: Event) -> None:
         if event.level is Level.DETAIL and not self._verbose:
@@ -94,7 +111,8 @@ class TextReporter:
         host = f"{event.host}: " if event.host else ""
         line = self._redact(f"{self._MARK.get(event.level, '')}{host}{event.message}")
         with self._lock:
-            self._stream.write(_writable(line, self._stream) + "\n")
+            over = "\r\x1b[K" if self._shown else ""
+            self._stream.write(f"{over}{_writable(line, self._stream)}\n{self._shown}")
             self._stream.flush()
 
 

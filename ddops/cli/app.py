@@ -105,7 +105,8 @@ class App:
     def fan_out(self, items: Sequence[T], work: Callable[[T], R]) -> list[tuple[T, R | Exception]]:
         from ddops.transport import fan_out
 
-        return fan_out(items, work, parallel=self.settings.parallel)
+        tell = self.report.progress if isinstance(self.report, TextReporter) else _silent
+        return fan_out(items, work, parallel=self.settings.parallel, progress=tell)
 
     def louder(self, _times: int) -> None:
         """`-v` behind the command: detail from here on."""
@@ -120,6 +121,10 @@ class App:
     def close(self) -> None:
         for transport in self._open:
             transport.close()
+
+
+def _silent(_done: int, _total: int) -> None:
+    return None
 
 
 def end_together(outcomes: Sequence[tuple[str, object]], report: Reporter) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
 
 #: --waive, --reason, --until; one of them at least is there.
 Wish = tuple[str | None, str | None, "datetime | None"]
-_SEVERITIES = ("B", "E", "W", "I")
 _WORDS = {"B": "blocker", "E": "error", "W": "warning", "I": "information"}
 
 
@@ -208,22 +207,42 @@ def _emit_table(seen: Sequence[tuple[Host, list[Finding]]], everything: bool) ->
     from ddops.model import Verdict
 
     quiet = () if everything else (Verdict.PASS, Verdict.SKIP)
-    rows = []
+    hosts: dict[tuple[str, ...], list[str]] = {}
     for host, findings in seen:
-        for severity in _SEVERITIES:
-            rows += [
-                (host.name, _WORDS[severity], _verdict(f), f.check, _seen(f), _mend(f))
-                for f in findings
-                if f.severity == severity and f.verdict not in quiet
-            ]
+        for f in findings:
+            if f.verdict not in quiet:
+                row = (_WORDS[f.severity], _verdict(f), f.check, _seen(f), _mend(f))
+                hosts.setdefault(row, []).append(host.name)
+    order = list(_WORDS.values())
+    rows = [
+        (_names(names, len(seen)), *row)
+        for row, names in sorted(hosts.items(), key=lambda item: order.index(item[0][0]))
+    ]
     header = ("HOST", "SEVERITY", "VERDICT", "CHECK", "SEEN", "MEND")
     first = 1 if len(seen) == 1 else 0  # the room is dear, and one host was just named
     if rows:
         emit_table(header[first:], [row[first:] for row in rows], wrapping=2)
+    for words, names in _counts(seen).items():
+        emit_line(f"{', '.join(names)}: {words}")
+
+
+def _counts(seen: Sequence[tuple[Host, list[Finding]]]) -> dict[str, list[str]]:
+    """How many of each verdict, and the hosts that have as many."""
+    from ddops.model import Verdict
+
+    out: dict[str, list[str]] = {}
     for host, findings in seen:
         counts = {v: sum(f.verdict is v for f in findings) for v in Verdict}
         words = ", ".join(f"{n} {v.value}" for v, n in counts.items() if n)
-        emit_line(f"{host.name}: {words}")
+        out.setdefault(words, []).append(host.name)
+    return out
+
+
+def _names(names: Sequence[str], of: int) -> str:
+    """Hosts that share a row: a fleet of one kind is one line, not one a host."""
+    if len(names) == of and of > 2:
+        return f"all {of}"
+    return names[0] if len(names) == 1 else f"{names[0]} +{len(names) - 1}"
 
 
 def _seen(f: Finding) -> str:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date, datetime
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -161,6 +162,9 @@ def _leaf(data: object, info: mi.Type, description: str) -> str:
         return "" if isinstance(data, bool) else f"expected true or false, got {kind(data)}"
     if isinstance(info, mi.IntType | mi.FloatType):
         return _number(data, info)
+    if isinstance(info, mi.DateType):
+        day = isinstance(data, date) and not isinstance(data, datetime)
+        return "" if day else f"expected a day, as in 2027-01-31 without quotes, got {kind(data)}"
     raise TypeError(f"no rule for {info!r}")  # a type of ours that this walk was not taught
 
 

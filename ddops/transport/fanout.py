@@ -12,13 +12,18 @@ R = TypeVar("R")
 
 
 def fan_out(
-    items: Iterable[T], work: Callable[[T], R], *, parallel: int = 10
+    items: Iterable[T],
+    work: Callable[[T], R],
+    *,
+    parallel: int = 10,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[tuple[T, R | Exception]]:
     """Each item with what `work` returned or the exception it raised, in the items' order.
 
     One host's failure is an outcome beside the others', never the end of all. `KeyboardInterrupt`
     (and any other non-`Exception`) is raised at once: nothing new starts, and what is running is
-    left to end by its own deadline in daemon threads.
+    left to end by its own deadline in daemon threads. `progress` hears, in the caller's thread, how
+    many of how many are done.
     """
     if parallel < 1:
         raise ValueError("parallel must be at least 1")
@@ -49,6 +54,7 @@ def fan_out(
             if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
                 raise outcome
             outcomes[index] = outcome
+            progress(len(outcomes), len(todo))
     finally:
         stop.set()
     return [(item, outcomes[index]) for index, item in enumerate(todo)]

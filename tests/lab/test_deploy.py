@@ -259,3 +259,25 @@ def test_the_release_before_is_kept_however_old_and_no_more_than_said(
     assert served[0] == served[2]
     kept = {p.name for p in Path(host.service.releases).iterdir()}
     assert kept == {served[3], served[2]}
+
+
+def test_the_very_launch_is_judged_before_the_old_service_stops(
+    lab: Project, serving: HostView
+) -> None:
+    """An option the release does not have: ten minutes of loading, saved, and the service too."""
+    name = lab.profile("misspelt")
+    file = lab.root / "inventory/profiles/misspelt.toml"
+    file.write_text(file.read_text().replace("[launch]\n", "[launch]\ncuda-graph-max-bz = 4\n"))
+    before, pids = serving.serves(), serving.pids()
+    done = lab.run("deploy", serving.name, "--profile", name)
+    assert done.rc == 4
+    assert "RUN-01" in done.err
+    assert "--cuda-graph-max-bz" in done.err
+    assert (serving.serves(), serving.pids()) == (before, pids)
+    assert serving.states()["compat_ok"] == "fail"
+    until_day = ("--reason", "our fork has it", "--until", "2099-01-01")
+    lab.run("check", serving.name, "--waive", "RUN-01", *until_day)
+    waived = lab.run("deploy", serving.name, "--profile", name)
+    assert "waived: RUN-01 until 2099-01-01" in waived.err
+    assert serving.states()["compat_ok"] == "ok"
+    (lab.root / "inventory/waivers.toml").unlink()

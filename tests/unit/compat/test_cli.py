@@ -155,3 +155,96 @@ def test_facts_are_kept_in_a_file(
     assert drive("check", "pcie", "--facts", str(file)) == 0
     assert drive("probe", "pcie", "b300", "--save", str(file)) == 2
     assert len(box.calls) == 1, "one round trip"
+
+
+def bad_power(drive: Drive, tmp_path: Path) -> str:
+    file = keep(tmp_path / "f.json", "b300", **{"commands|fm_unit|out": "ActiveState=failed"})
+    assert drive("check", "b300", "--facts", file) == 4
+    return file
+
+
+def test_a_waiver_is_written_where_people_read_it_and_holds(
+    drive: Drive, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = bad_power(drive, tmp_path)
+    mine = project / "inventory/waivers.toml"
+    mine.write_text('# ours\n[[waiver]]\ncheck = "DRV-01"\non = ["pcie"]\nreason = "r"\n'
+                    'owner = "o"\nuntil = 2099-01-01')  # fmt: skip
+    words = 'by "the" PSU \\ größe'
+    wish = ("--waive", "fab-02", "--reason", words, "--until", "2099-12-31")
+    assert drive("check", "b300", "--facts", file, *wish) == 0
+    assert mine.read_text().startswith('# ours\n[[waiver]]\ncheck = "DRV-01"\n')
+    capsys.readouterr()
+    assert drive("check", "b300", "--facts", file, "--json") == 0, "the next run reads it"
+    rows = {r["check"]: r for r in json.loads(capsys.readouterr().out)["data"]["b300"]}
+    assert rows["FAB-02"]["verdict"] == "FAIL"
+    assert words in rows["FAB-02"]["waived"]
+    assert drive("check", "pcie", "--facts", keep(tmp_path / "p.json", "pcie")) == 0
+    assert "waiver without use" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        ("--waive", "FAB-02"),
+        ("--waive", "FAB-02", "--reason", "x"),
+        ("--reason", "x", "--until", "2099-01-01"),
+        ("--waive", "FAB-99", "--reason", "x", "--until", "2099-01-01"),
+        ("--waive", "FAB-02", "--reason", "x", "--until", "2020-01-01"),
+        ("--waive", "FAB-02", "--reason", "x", "--until", "tomorrow"),
+        ("--waive", "FAB-02", "--reason", "x\ny", "--until", "2099-01-01"),
+        ("--waive", "FAB-02", "--reason", " ", "--until", "2099-01-01"),
+    ],
+)
+def test_half_a_waiver_is_none(
+    wish: tuple[str, ...], drive: Drive, project: Path, tmp_path: Path
+) -> None:
+    file = bad_power(drive, tmp_path)
+    assert drive("check", "b300", "--facts", file, *wish) == 2
+    assert not (project / "inventory/waivers.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("waiver = 3", "expected [[waiver]] tables"),
+        ("[[waivers]]\nx = 1", "nearest is `waiver`"),
+        ('[[waiver]]\ncheck = "GPU-06"\non = ["b300"]\nreason = "x"\nowner = "o"', "until"),
+        ('[[waiver]]\ncheck = "GPU-06"\non = ["b30"]\nreason = "x"\nowner = "o"\n'
+         "until = 2099-01-01", "nearest is `b300`"),
+        ('[[waiver]]\ncheck = "GPU-06"\non = ["b300"]\nreason = "x"\nowner = "o"\n'
+         'until = "soon"', "until"),
+        ("[[waiver]\n", "waivers.toml"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_names_its_place(
+    text: str, words: str, drive: Drive, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "inventory/waivers.toml").write_text(text)
+    assert drive("host", "list") == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert "inventory/waivers.toml" in err
+
+
+def test_hosts_that_say_the_same_share_a_row(
+    drive: Drive, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"p{i}" for i in range(20)]
+    (project / "inventory/hosts.toml").write_text(
+        "".join(f'[hosts.{n}]\nssh = "{n}"\nclass = "pcie"\ngroups = ["all"]\n' for n in names)
+    )
+
+    def transport(_self: App, host: Any) -> FakeTransport:
+        odd = {"probes|environ|NCCL_P2P_LEVEL": "sys"} if host.name == "p7" else {}
+        raw = json.dumps(hosts.changed(hosts.host("pcie"), odd))
+        return FakeTransport(host.name).on(lambda c: c.argv[0] == "python3", lambda _c: raw)
+
+    monkeypatch.setattr(App, "transport", transport)
+    assert drive("check", "all") == 0
+    done = capsys.readouterr()
+    lines = done.out.splitlines()
+    assert [line.split()[:2] for line in lines if "P2P-04" in line] == [["p7", "warning"]]
+    assert [line.split()[:2] for line in lines if "GPU-PINS" in line] == [["all", "20"]]
+    assert len([line for line in lines if ": " in line and "PASS" in line]) == 2
+    assert "20 of 20 hosts" in done.err

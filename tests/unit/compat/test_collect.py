@@ -16,7 +16,8 @@ import pytest
 
 from ddops.compat import Subject, judge_all
 from ddops.model import Verdict
-from ddops.probe import collect, parse_facts
+from ddops.probe import Chain, collect, parse_facts
+from ddops.probe.chain import Weights
 from ddops.transport import LocalTransport
 from tests.guards.source import ROOT
 
@@ -63,3 +64,41 @@ def test_this_machine_in_one_round_trip(tmp_path: Path) -> None:
     assert "no engine environment" in facts.unread["env"]
     assert not [k for k in probes["environ"] if "TOKEN" in k or "KEY" in k]
     assert json.dumps(facts.raw)
+
+
+def test_a_kernel_wheel_is_found_where_the_interpreter_would_take_it_from(tmp_path: Path) -> None:
+    """On PYTHONPATH, as an editable or vendored wheel lies: not in site-packages."""
+    wheel = tmp_path / "vendored" / "sgl_kernel"
+    (wheel / "sm90").mkdir(parents=True)
+    (wheel / "__init__.py").write_text("raise SystemExit('finding it must not import it')")
+    (wheel / "sm90" / "common_ops.abi3.so").write_bytes(b"not an ELF file")
+    script = (ROOT / "ddops/hostside/collect_env.py").read_text()
+    elf = (ROOT / "ddops/hostside/collect_elf.py").read_text()
+    code = f"{script}\nELF_SOURCE = {elf!r}\nprint(json.dumps(objects()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(wheel.parent)},
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert list(found) == ["sgl_kernel/sm90/common_ops.abi3.so"]
+    assert "not a 64-bit" in found["sgl_kernel/sm90/common_ops.abi3.so"]["error"]
+
+
+def test_weights_and_what_sizes_their_cache(tmp_path: Path) -> None:
+    model, broken = tmp_path / "models" / "kimi", tmp_path / "models" / "broken"
+    for folder in (model, broken):
+        folder.mkdir(parents=True)
+    (model / "a.safetensors").write_bytes(b"x" * 1000)
+    (model / "b.safetensors").write_bytes(b"x" * 24)
+    (model / "notes.txt").write_bytes(b"x" * 99)
+    sizes = {"num_hidden_layers": 61, "kv_lora_rank": 512, "rope_scaling": {"a": 1}}
+    (model / "config.json").write_text(json.dumps({"hidden_size": 7168, "text_config": sizes}))
+    (broken / "config.json").write_text("[1, ")
+    (broken / "w.safetensors").symlink_to("nowhere")
+    facts = collect(LocalTransport("here"), sys.executable, str(tmp_path))
+    assert Chain(facts).models == {
+        str(model): Weights(
+            1024, {"hidden_size": 7168, "num_hidden_layers": 61, "kv_lora_rank": 512}
+        ),
+        str(broken): Weights(None, {}),
+    }
