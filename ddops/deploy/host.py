@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddops.command import Cmd, Redactor, Secret, cmd, sh
+from ddops.deploy.preflight import Preflight, parse_preflight
 from ddops.deploy.release import Release, release_files
+from ddops.engines.sglang import LAUNCHER_WORDS
 from ddops.errors import CommandFailed, RefusedError
 from ddops.gates import Golden, Observation, judge_golden, observe, parse_golden
 from ddops.inventory.model import Host, Service
@@ -86,6 +88,23 @@ class ServiceOnHost:
         names = [line.rpartition("/")[2] or None for line in done.out.splitlines()]
         current, committed = [*names, None, None][:2]
         return Links(current, committed)
+
+    def preflight(self, release: Release, timeout_s: float) -> Preflight:
+        """Have the installed engine parse the release's options; it starts nothing."""
+        values = {"engine_dir": self.host.engine_dir, "port": str(self.port), "rank": "0"}
+        argv, env = release.launch.expand(values)
+        words = [
+            self.host.python, f"{self.layout.hostside}/preflight.py", argv[0], json.dumps(env),
+            str(timeout_s), *argv[LAUNCHER_WORDS:],
+        ]  # fmt: skip
+        done = self.transport.run(cmd(*words), deadline_s=timeout_s + 20)
+        if not done.ok:
+            raise RefusedError(
+                f"{self.host.name}: the launch line could not be tried",
+                why=done.err.strip()[-300:] or f"ended with {done.rc}",
+                next=f"ddops provision {self.host.name}",
+            )
+        return parse_preflight(done.out, str(release.content["upstream"]).removeprefix("sglang-"))
 
     def stage(self, release: Release, resolve: Callable[[str], Secret]) -> bool:
         """Lay the release down whole, secrets last; False when it was there already."""

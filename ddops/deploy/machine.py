@@ -53,6 +53,7 @@ class Settings:
     ready_quiet_s: float
     keep_releases: int
     gate_timeout_s: float = 60.0
+    preflight_timeout_s: float = 180.0
 
 
 @dataclass(slots=True)
@@ -95,7 +96,7 @@ class Deploy:
         facts = self._probe()
         self._compat(facts)
         self.record.ok("rendered", {"release": self.release.digest})
-        self.record.skip("flags_ok", "the installed engine's own parser is not asked yet")
+        self._flags()
         seen = self.service.observe(http=False)
         if port_is_foreign(seen):
             raise self._refuse(
@@ -155,6 +156,20 @@ class Deploy:
                 next=f"ddops check {host.name}",
             )
         self.record.ok("compat_ok", evidence)
+
+    def _flags(self) -> None:
+        """The installed engine parses the line itself: a table knows releases, not patches."""
+        found = self.service.preflight(self.release, self.settings.preflight_timeout_s)
+        for warning in found.warnings:
+            self._say(f"flags: {warning}")
+        if found.faults:
+            self.record.fail("flags_ok", "; ".join(found.faults), found.evidence)
+            raise RefusedError(
+                f"{self.service.host.name}: the installed engine does not take this launch",
+                why="; ".join(found.faults),
+                next=f"ddops check {self.service.host.name} --for {self.record.service}",
+            )
+        self.record.ok("flags_ok", found.evidence)
 
     def _refuse(self, state: str, why: str, next: str) -> RefusedError:
         self.record.fail(state, why, {})

@@ -185,7 +185,6 @@ def _transitions(state: str, host: Host) -> tuple[tuple[str, str], ...]:
     host_step = {"unknown": "UNKNOWN: the host does not answer", "refused": "refused"}.get(state)
     no_gpu = (host.host_class or "cpu") == "cpu" or host.simulated
     skips = {
-        "flags_ok": "SKIP: the installed engine's own parser is not asked yet",
         "snapshotted": "SKIP: snapshots are not part of this version",
         "drained": "SKIP: no router stands before this service",
         **({"vram_free": "SKIP: no GPU behind this host"} if no_gpu else {}),

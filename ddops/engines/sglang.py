@@ -29,6 +29,10 @@ FATAL_LINES = (
 )
 
 
+#: Words of a launch before the engine's own options: its interpreter, -m and the module.
+LAUNCHER_WORDS = 3
+
+
 def launch_spec(service: Service, profile: Profile, env_dir: str) -> LaunchSpec:
     """argv and environment of a release. `env_dir` may hold `${engine_dir}`."""
     argv = [f"{env_dir}/bin/python", "-m", "sglang.launch_server"]

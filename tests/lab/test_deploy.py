@@ -30,11 +30,11 @@ def test_first_deploy_is_live_and_its_story_is_told(lab: Project, clean_host: Ho
     assert host.serves() == host.current == host.committed == answer["release"]
     states = host.states()
     assert [s for s, v in states.items() if v == "ok"] == [
-        "locked", "probed", "compat_ok", "rendered", "planned", "staged", "stopped", "switched",
-        "started", "gated", "committed",
+        "locked", "probed", "compat_ok", "rendered", "flags_ok", "planned", "staged", "stopped",
+        "switched", "started", "gated", "committed",
     ]  # fmt: skip
     assert {s for s, v in states.items() if v == "skip"} == {
-        "flags_ok", "snapshotted", "drained", "vram_free",
+        "snapshotted", "drained", "vram_free",
     }  # fmt: skip
     with lab.ledger() as ledger:
         deployment = ledger.deployments(host=host.name, limit=1)[0]
@@ -278,6 +278,10 @@ def test_the_very_launch_is_judged_before_the_old_service_stops(
     until_day = ("--reason", "our fork has it", "--until", "2099-01-01")
     lab.run("check", serving.name, "--waive", "RUN-01", *until_day)
     waived = lab.run("deploy", serving.name, "--profile", name)
-    assert "waived: RUN-01 until 2099-01-01" in waived.err
-    assert serving.states()["compat_ok"] == "ok"
     (lab.root / "inventory/waivers.toml").unlink()
+    assert "waived: RUN-01 until 2099-01-01" in waived.err
+    assert waived.rc == 4, "the installed engine has the last word"
+    assert "nearest is --cuda-graph-max-bs" in waived.err
+    states = serving.states()
+    assert (states["compat_ok"], states["flags_ok"]) == ("ok", "fail")
+    assert (serving.serves(), serving.pids()) == (before, pids)

@@ -13,6 +13,7 @@ from ddops.command import Redactor, Secret
 from ddops.deploy import machine
 from ddops.deploy.host import Links
 from ddops.deploy.machine import Deploy, Settings
+from ddops.deploy.preflight import Preflight
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
 from ddops.deploy.stop import Stop
@@ -23,6 +24,7 @@ from ddops.errors import (
     GateFailed,
     Interrupted,
     LockHeldError,
+    RefusedError,
     RollbackFailedError,
     RolledBackError,
     UnreachableError,
@@ -54,6 +56,7 @@ class Service:
     port: int = 1
     log: list[str] = field(default_factory=list)
     left: tuple[int, ...] = ()
+    flag_faults: tuple[str, ...] = ()
 
     def _do(self, verb: str) -> None:
         self.log.append(verb)
@@ -61,6 +64,10 @@ class Service:
         error = plan.pop(0) if plan else None
         if error is not None:
             raise error
+
+    def preflight(self, *_: object) -> Preflight:
+        self._do("preflight")
+        return Preflight("0.5.23", self.flag_faults, ())
 
     def links(self) -> Links:
         return Links(self.current, self.committed)
@@ -177,7 +184,18 @@ def test_the_straight_way(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "prune but ab,cd" in run.service.log  # what served before stays, whatever its age
 
 
-@pytest.mark.parametrize("verb", ["stage", "glance"])
+def test_a_line_the_installed_engine_does_not_take_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make(monkeypatch, Service(flag_faults=("--x: no such option; nearest is --y",)))
+    with pytest.raises(RefusedError, match="does not take this launch") as caught:
+        run.deploy.run()
+    assert "nearest is --y" in caught.value.why
+    assert run.service.log == ["preflight"]
+    assert run.states()["flags_ok"] == "fail"
+
+
+@pytest.mark.parametrize("verb", ["stage", "glance", "preflight"])
 def test_a_failure_before_the_stop_touches_nothing(
     monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
