@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,13 +65,13 @@ def deploy(
         words = ", ".join(f"{j.service.name} on {j.host.name}" for j in jobs)
         confirm(f"Deploy {words}?", yes)
     stop = Stop()
-    tools = _tools(app, stop, lock_wait)
+    tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
         outcomes = app.fan_out(
             jobs,
             lambda j: deploy_service(app.transport(j.host), j.host, j.service, j.profile, tools),
         )
-    _show(app, outcomes, as_json)
+    emit_outcomes([(j.host, j.service, o) for j, o in outcomes], as_json)
     end_together([(j.host.name, o) for j, o in outcomes], app.report)
 
 
@@ -88,7 +89,7 @@ def _jobs(
     return [Job(h, s, app.inventory.profile_of(s, profile)) for h, s in pairs]
 
 
-def _tools(app: App, stop: Stop, lock_wait: float) -> Tools:
+def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
     from ddops.clock import SystemClock
     from ddops.deploy import Settings, Tools
 
@@ -107,34 +108,33 @@ def _tools(app: App, stop: Stop, lock_wait: float) -> Tools:
     )
 
 
-def _show(app: App, outcomes: list[tuple[Job, Outcome | Exception]], as_json: bool) -> None:
+def emit_outcomes(
+    outcomes: Sequence[tuple[Host, Service, Outcome | Exception]], as_json: bool
+) -> None:
+    """What is live now, of the hosts where it went well."""
     from ddops.cli.output import emit_json, emit_table
-    from ddops.deploy import Outcome
+    from ddops.deploy import Outcome, port_of
     from ddops.model import short
 
-    done = [(j, o) for j, o in outcomes if isinstance(o, Outcome)]
+    done = [
+        (f"http://{s.listen}:{port_of(h, s)}", o) for h, s, o in outcomes if isinstance(o, Outcome)
+    ]
     if as_json:
         emit_json(
             "deploy",
             [
                 {"host": o.host, "service": o.service, "release": o.release, "nonce": o.nonce,
-                 "changed": o.changed, "url": _url(j)}
-                for j, o in done
+                 "changed": o.changed, "url": url}
+                for url, o in done
             ],
         )  # fmt: skip
         return
     rows = [
-        (o.host, o.service, short(o.release), "live" if o.changed else "unchanged", _url(j))
-        for j, o in done
+        (o.host, o.service, short(o.release), "live" if o.changed else "unchanged", url)
+        for url, o in done
     ]
     if rows:
         emit_table(("HOST", "SERVICE", "RELEASE", "RESULT", "URL"), rows)
-
-
-def _url(job: Job) -> str:
-    from ddops.deploy import port_of
-
-    return f"http://{job.service.listen}:{port_of(job.host, job.service)}"
 
 
 def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:

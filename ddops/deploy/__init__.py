@@ -1,6 +1,7 @@
 """Making a release live: staged whole, gated, recorded, and taken back when it fails."""
 
 from ddops.deploy.machine import Settings
+from ddops.deploy.rollback import WayBack, look_back, roll_back
 from ddops.deploy.run import (
     Outcome,
     ReleasePlan,
@@ -19,10 +20,13 @@ __all__ = [
     "Settings",
     "Stop",
     "Tools",
+    "WayBack",
     "deploy_service",
     "look",
+    "look_back",
     "on_interrupt",
     "plan_release",
     "port_of",
     "prepare",
+    "roll_back",
 ]

@@ -29,6 +29,8 @@ STARTSECS, STARTRETRIES = 10, 3
 _LINKS = """
 for l in current committed; do readlink "$1/$l" || echo; done
 """
+_LIST = 'cd "$1" 2>/dev/null && ls -1 || :'
+_JOURNAL = 'tail -c 1000000 -- "$1" 2>/dev/null || :'
 _UNLINK = 'rm -f -- "$1"'
 _PRUNE = """
 cd "$1" || exit 0
@@ -105,6 +107,24 @@ class ServiceOnHost:
                 next=f"ddops provision {self.host.name}",
             )
         return parse_preflight(done.out, str(release.content["upstream"]).removeprefix("sglang-"))
+
+    def staged(self) -> tuple[str, ...]:
+        """Digests of the releases that lie here, in no order."""
+        done = self.transport.run(sh(_LIST, self.where.releases))
+        return tuple(done.out.split())
+
+    def staged_files(self, digest: str) -> dict[str, str]:
+        """Texts of a staged release, without its secrets."""
+        out = {}
+        for name in ("release.json", "gates.json", "golden.json"):
+            data = read_file(self.transport, f"{self.where.release(digest)}/{name}")
+            if data is not None:
+                out[name] = data.decode("utf-8", "replace")
+        return out
+
+    def journal_text(self) -> str:
+        """The end of the host's journal, a megabyte at most."""
+        return self.transport.run(sh(_JOURNAL, self.layout.journal)).out
 
     def stage(self, release: Release, resolve: Callable[[str], Secret]) -> bool:
         """Lay the release down whole, secrets last; False when it was there already."""

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from ddops.engines import LaunchSpec, launch_spec, release_content, release_digest
 from ddops.engines.sglang import server_identity
+from ddops.errors import DdopsError
 from ddops.gates import Golden, parse_golden
 from ddops.inventory.model import Host, Profile, Service
 from ddops.layout import HostLayout
+from ddops.model import short
 from ddops.render import render
 from ddops.transport.files import tree_digest
 
@@ -71,6 +73,35 @@ def build_release(service: Service, profile: Profile, env_digest: str, lookup: L
         golden=parse_golden(text, str(service.golden)) if text is not None else None,
         golden_text=text,
     )
+
+
+def staged_release(digest: str, files: Mapping[str, str]) -> Release:
+    """A release as it lies on a host. Raises when its content is not what its name says."""
+    try:
+        content = json.loads(files["release.json"])
+        named = content.pop("digest")
+        meta = json.loads(files["gates.json"])
+        spec = content["spec"]
+        launch = LaunchSpec(
+            tuple(spec["argv"]), tuple(sorted(spec["env"].items())),
+            tuple(sorted(spec["secret_env"].items())), spec["api_key"], spec["stop_grace_s"],
+        )  # fmt: skip
+        gates, identity = tuple(meta["gates"]), dict(meta["identity"])
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DdopsError(
+            f"the staged release {short(digest)} cannot be read",
+            why=f"{type(error).__name__}: {error}",
+            next="deploy it anew from its profile",
+        ) from error
+    if named != digest or release_digest(content) != digest:
+        raise DdopsError(
+            f"the staged release {short(digest)} is not what its name says",
+            why="its content was changed on the host",
+            next="deploy it anew from its profile",
+        )
+    text = files.get("golden.json")
+    golden = parse_golden(text, f"{short(digest)}/golden.json") if text is not None else None
+    return Release(digest, content, launch, identity, gates, golden, text)
 
 
 def release_files(release: Release, host: Host, port: int) -> dict[str, str]:

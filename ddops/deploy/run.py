@@ -6,14 +6,15 @@ import getpass
 import secrets
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ddops import lock
 from ddops.clock import Clock
 from ddops.command import Redactor, Secret
-from ddops.compat import launch_of
+from ddops.compat import Launch, launch_of
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.deploy.machine import STATES, Deploy, Settings
 from ddops.deploy.record import Recorder
@@ -84,32 +85,67 @@ def deploy_service(
         return unchanged
     if seen is None:
         raise RefusedError(f"{host.name}: not provisioned", next=f"ddops provision {host.name}")
-    op_id = f"{tools.clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-    owner = lock.owner(op_id, f"deploy {service.name} {short(release.digest)}", tools.clock)
-    with lock.holding(transport, target.layout, owner, wait_s=tools.lock_wait_s) as lease, \
-            tools.ledger() as ledger:  # fmt: skip
+    with at_work(target, f"deploy {service.name} {short(release.digest)}", tools) as work:
         unchanged = _unchanged(_patient_look(target, release, tools.stop), target, release)
         if unchanged is not None:
             return unchanged
-        recorder = _recorder(ledger, target, release, op_id, tools)
+        return work.go(
+            release,
+            prepared=lambda: _provision_rows(transport, host, service, tools.lookup),
+            judged=launch_of(release.launch, service, profile, host),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The host's lock is held, and the ledger is open."""
+
+    target: ServiceOnHost
+    tools: Tools
+    op_id: str
+    ledger: Ledger
+    still_ours: Callable[[], None]
+
+    def go(
+        self,
+        release: Release,
+        *,
+        prepared: Callable[[], Sequence[tuple[str, str, Proposal]]],
+        judged: Launch | None,
+    ) -> Outcome:
+        """Through the state machine; answers what is live then."""
+        target, tools = self.target, self.tools
         machine = Deploy(
             service=target,
             release=release,
-            prepared=lambda: _provision_rows(transport, host, service, tools.lookup),
+            prepared=prepared,
             settings=tools.settings,
-            record=recorder,
+            record=_recorder(self.ledger, target, release, self.op_id, tools),
             resolve=tools.resolve,
             clock=tools.clock,
             stop=tools.stop,
             report=tools.report,
             redactor=tools.redactor,
-            still_ours=lease.check,
-            judged=launch_of(release.launch, service, profile, host),
+            still_ours=self.still_ours,
+            judged=judged,
             waivers=tools.waivers,
         )
         after = machine.run()
-    nonce = after.launch.nonce if after.launch else ""
-    return Outcome(host.name, service.name, release.digest, True, nonce)
+        nonce = after.launch.nonce if after.launch else ""
+        return Outcome(target.host.name, target.service.name, release.digest, True, nonce)
+
+
+@contextmanager
+def at_work(target: ServiceOnHost, what: str, tools: Tools) -> Iterator[Work]:
+    """Hold the host's lock for one operation."""
+    op_id = f"{tools.clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+    owner = lock.owner(op_id, what, tools.clock)
+    wait = tools.lock_wait_s
+    with (
+        lock.holding(target.transport, target.layout, owner, wait_s=wait) as lease,
+        tools.ledger() as ledger,
+    ):
+        yield Work(target, tools, op_id, ledger, lease.check)
 
 
 @dataclass(frozen=True, slots=True)
