@@ -13,7 +13,7 @@
     ├── RolledBackError             5   failed, and the old state is back
     ├── RollbackFailedError         6   failed, and the old state is not back
     ├── LockHeldError               7   somebody else is at work on the host
-    ├── PendingError                8   changes or drift are pending (asked for by --exit-code)
+    ├── PendingError                8   drift, or changes that a dry run found with --exit-code
     ├── PartialError                9   some hosts did it, others did not
     └── Interrupted               130   stopped by the user
 

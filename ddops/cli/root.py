@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "deploy": ("deploy:deploy", "Make a release live, gated; take it back when it fails."),
     "rollback": ("rollback:rollback", "Back to the last other release that passed here."),
     "status": ("status:status", "What runs where, as observed."),
+    "drift": ("drift:drift", "Does a host still run what was released there?"),
     "lab": ("lab:lab", "Real hosts on loopback to try things on."),
     "ledger": ("ledger:ledger", "What was recorded: deployments, evidence, the chain."),
     "lock": ("lock:lock", "Who is at work on a host."),

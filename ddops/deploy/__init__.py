@@ -1,5 +1,6 @@
 """Making a release live: staged whole, gated, recorded, and taken back when it fails."""
 
+from ddops.deploy.drift import Row, Same, drift_of
 from ddops.deploy.machine import Settings
 from ddops.deploy.rollback import WayBack, look_back, roll_back
 from ddops.deploy.run import (
@@ -17,11 +18,14 @@ from ddops.deploy.stop import Stop, on_interrupt
 __all__ = [
     "Outcome",
     "ReleasePlan",
+    "Row",
+    "Same",
     "Settings",
     "Stop",
     "Tools",
     "WayBack",
     "deploy_service",
+    "drift_of",
     "look",
     "look_back",
     "on_interrupt",

@@ -1,0 +1,38 @@
+"""`ddops drift` on a host: silent while nothing differs, and by name when something does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.lab.harness import HostView, Project
+
+
+def rows(lab: Project, host: HostView, rc: int) -> dict[str, tuple[str, str]]:
+    done = lab.run("drift", host.name, "--json")
+    assert done.rc == rc, done
+    assert isinstance(done.json, list)
+    return {r["what"]: (r["verdict"], r["observed"]) for r in done.json if r["verdict"] != "same"}
+
+
+def test_what_drifts_is_named(lab: Project, serving: HostView) -> None:
+    assert rows(lab, serving, 0) == {}
+    assert "no drift" in lab.ok("drift", serving.name).out
+    current = serving.current
+    assert current is not None
+    launch = Path(serving.layout.service("tiny").release(current)) / "launch.json"
+    before = launch.read_text()
+    spec = json.loads(before)
+    spec["argv"].append("--by-hand")
+    launch.write_text(json.dumps(spec))
+    found = rows(lab, serving, 8)
+    assert set(found) == {"release files", "argv"}
+    assert "launch.json" in found["release files"][1]
+    launch.write_text(before)
+    lab.profile("wanted", "commit=3")
+    lab.ok("deploy", serving.name, "--profile", "wanted")
+    assert set(rows(lab, serving, 8)) == {"inventory"}, "another release than the inventory's"
+
+
+def test_a_host_that_never_served(lab: Project, clean_host: HostView) -> None:
+    assert set(rows(lab, clean_host, 8)) == {"inventory"}
