@@ -125,7 +125,8 @@ def _note(app: App, seen: Sequence[tuple[Host, Facts]]) -> None:
 def _keep(app: App, path: str, raw: dict[str, object]) -> None:
     """Secrets that the program knows are masked; a capture is shown around."""
     import json
-    from pathlib import Path
 
-    Path(path).write_text(json.dumps(app.redactor.tree(raw), indent=1) + "\n", encoding="utf-8")
+    from ddops.config.files import write_whole
+
+    write_whole(path, json.dumps(app.redactor.tree(raw), indent=1) + "\n")
     app.say(f"facts kept in {path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.plan import Plan, Step
     from ddops.transport import Transport
 
-SHOWN_LINES = 6
-_SIGN = {"none": " ", "create": "+", "update": "~", "unknown": "?"}
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -32,8 +30,15 @@ class Prepared:
 
 
 @click.command()
-@targets(required=True)
+@targets(required=False)
 @click.option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
+@click.option(
+    "--plan",
+    "plan_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Do exactly what ddops plan --out wrote; refused when a host has moved on.",
+)
 @click.option("--diff", is_flag=True, help="Show whole diffs.")
 @click.option("--exit-code", is_flag=True, help="With --dry-run: exit 8 when changes are pending.")
 @click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
@@ -46,6 +51,7 @@ def provision(
     limit: tuple[str, ...],
     exclude: tuple[str, ...],
     dry_run: bool,
+    plan_file: str | None,
     diff: bool,
     exit_code: bool,
     lock_wait: float,
@@ -59,28 +65,26 @@ def provision(
     \b
     ddops provision lab
     ddops provision b300 --dry-run
+    ddops provision --plan plan.json
     """
     import tempfile
     from pathlib import Path
 
     from ddops.cli.app import end_together
-    from ddops.cli.output import emit_json
+    from ddops.cli.plan import agreed, planned_targets, show_plans
     from ddops.deploy.stop import Stop, on_interrupt
-    from ddops.errors import PendingError
 
-    hosts = app.select(target, limit, exclude).hosts
+    kept = planned_targets(plan_file, target) if plan_file else {}
+    hosts = app.select(tuple(kept) or target, limit, exclude).hosts
     with tempfile.TemporaryDirectory(prefix="ddops-") as scratch:
-        outcomes = app.fan_out(hosts, lambda h: _prepare(app, h, Path(scratch) / h.name))
+        outcomes = app.fan_out(
+            hosts, lambda h: agreed(prepare(app, h, Path(scratch) / h.name), kept.get(h.name))
+        )
         ready = [(h, p) for h, p in outcomes if isinstance(p, Prepared)]
-        if as_json:
-            emit_json("plan", [_plan_json(p.plan) for _, p in ready])
-        else:
-            for _, prepared in ready:
-                show(prepared.plan, diff=diff)
+        show_plans([p.plan for _, p in ready], as_json=as_json, diff=diff)
         if dry_run:
             end_together([(h.name, p) for h, p in outcomes], app.report)
-            if exit_code and any(p.plan.pending for _, p in ready):
-                raise PendingError("changes are pending", next="the same without --dry-run")
+            refuse_pending([p.plan for _, p in ready], exit_code)
             return
         work = [(h, p) for h, p in ready if p.plan.pending]
         if work and not all(h.origin.kind == "lab" for h, _ in work):
@@ -98,7 +102,7 @@ def provision(
         end_together([*failed, *((h.name, c) for (h, _), c in done)], app.report)
 
 
-def _prepare(app: App, host: Host, workdir: Path) -> Prepared:
+def prepare(app: App, host: Host, workdir: Path) -> Prepared:
     from ddops.inventory import services_on
     from ddops.plan import make_plan
     from ddops.provision import Provision
@@ -139,27 +143,8 @@ def _apply(app: App, host: Host, prepared: Prepared, lock_wait: float, stop: Sto
         )  # fmt: skip
 
 
-def show(plan: Plan, *, diff: bool) -> None:
-    """The plan as text: one line a step, its diff below."""
-    from ddops.cli.output import emit_line
+def refuse_pending(plans: Sequence[Plan], asked: bool) -> None:
+    from ddops.errors import PendingError
 
-    emit_line(f"{plan.host}: {plan.pending} of {len(plan.rows)} steps pending")
-    for _, title, proposal in plan.rows:
-        emit_line(f"  {_SIGN[proposal.change.value]} {title}")
-        lines = proposal.lines if diff else proposal.lines[:SHOWN_LINES]
-        for line in lines:
-            emit_line(f"      {line if diff or len(line) <= 90 else line[:87] + '...'}")
-        if len(lines) < len(proposal.lines):
-            emit_line(f"      ... {len(proposal.lines) - len(lines)} more lines, see --diff")
-
-
-def _plan_json(plan: Plan) -> dict[str, object]:
-    return {
-        "host": plan.host,
-        "digest": plan.digest,
-        "pending": plan.pending,
-        "steps": [
-            {"id": i, "title": t, "change": p.change.value, "lines": list(p.lines)}
-            for i, t, p in plan.rows
-        ],
-    }
+    if asked and any(p.pending for p in plans):
+        raise PendingError("changes are pending", next="ddops provision")

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "host": ("host:host", "List hosts; show and pin a host's key."),
     "probe": ("probe:probe", "Collect a host's facts."),
     "check": ("check:check", "Judge hosts: can they run what they are for?"),
+    "plan": ("plan:plan", "What provision would do, shown and kept."),
     "provision": ("provision:provision", "Prepare hosts: plan, show, then do exactly that."),
     "deploy": ("deploy:deploy", "Make a release live, gated; take it back when it fails."),
     "rollback": ("rollback:rollback", "Back to the last other release that passed here."),

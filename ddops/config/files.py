@@ -1,4 +1,4 @@
-"""Reading a small file that anybody may have put there: bounded, and never waiting."""
+"""Small files of people: reading one that anybody may have put there, writing one whole."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import errno
 import os
 import stat
 from pathlib import Path
+
+from ddops.errors import DdopsError
 
 
 def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
@@ -30,6 +32,26 @@ def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
         return b"".join(parts), info
     finally:
         os.close(fd)
+
+
+def write_whole(path: str | Path, text: str) -> None:
+    """The whole text or what was there before: written beside it, then renamed.
+
+    Raises DdopsError. What the path names must be a file, or nothing yet.
+    """
+    target = Path(path)
+    temp = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        if target.exists() and not target.is_file():
+            raise OSError(errno.EINVAL, "not a regular file")
+        with temp.open("w", encoding="utf-8") as f:
+            f.write(text)
+            f.flush()
+            os.fsync(f.fileno())
+        temp.replace(target)
+    except OSError as error:
+        temp.unlink(missing_ok=True)
+        raise DdopsError(f"{path} cannot be written", why=reason(error)) from error
 
 
 def reason(error: BaseException) -> str:
