@@ -141,11 +141,9 @@ def end_together(outcomes: Sequence[tuple[str, object]], report: Reporter) -> No
             raise error
     if len(outcomes) == 1:
         raise errors[0][1]
-    for name, error in errors:
-        assert isinstance(error, DdopsError)  # noqa: S101 - looked at above
-        for line in error.lines():
-            report.emit(Event("outcome", line, "" if line.startswith(name) else name, Level.ERROR))
-    codes = {e.exit_code for _, e in errors if isinstance(e, DdopsError)}
+    told = [(name, e) for name, e in errors if isinstance(e, DdopsError)]
+    tell_errors(told, report)
+    codes = {e.exit_code for _, e in told}
     done = len(outcomes) - len(errors)
     summary = PartialError(
         f"{len(errors)} of {len(outcomes)} hosts failed: {', '.join(n for n, _ in errors)}",
@@ -154,3 +152,10 @@ def end_together(outcomes: Sequence[tuple[str, object]], report: Reporter) -> No
     if done == 0 and len(codes) == 1:
         summary.exit_code = ExitCode(codes.pop())
     raise summary
+
+
+def tell_errors(errors: Sequence[tuple[str, DdopsError]], report: Reporter) -> None:
+    """Each host's error, line by line."""
+    for name, error in errors:
+        for line in error.lines():
+            report.emit(Event("outcome", line, "" if line.startswith(name) else name, Level.ERROR))

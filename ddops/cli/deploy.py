@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from ddops.cli.options import as_json, confirm, targets, yes
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
     from ddops.deploy import Outcome, Stop, Tools
+    from ddops.deploy.fleet import RollOut, Rules
     from ddops.inventory import Host, Profile, Service
 
 
@@ -26,11 +28,41 @@ class Job:
     profile: Profile
 
 
+def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
+    """How a release goes to several hosts, handed on as one."""
+
+    @click.option("--canary", is_flag=True, help="One host first, the others when it passed.")
+    @click.option("--batch", type=click.IntRange(1), metavar="N", help="So many at a time.")
+    @click.option(
+        "--fail-percent",
+        type=click.FloatRange(0, 100),
+        default=0.0,
+        metavar="P",
+        help="Go on while no more than this share of the hosts has failed.",
+    )
+    @click.option("--keep", is_flag=True, help="After a failure: leave the done ones as they are.")
+    @wraps(command)
+    def one(
+        *args: object,
+        canary: bool,
+        batch: int | None,
+        fail_percent: float,
+        keep: bool,
+        **more: object,
+    ) -> None:
+        from ddops.deploy.fleet import Rules
+
+        command(*args, rules=Rules(canary, batch, fail_percent, keep), **more)
+
+    return one
+
+
 @click.command()
 @targets(required=True)
 @click.option("--profile", metavar="NAME", help="Another launch profile than the service's own.")
 @click.option("--dry-run", is_flag=True, help="Show release, command line and unit; touch nothing.")
 @click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
+@_fleet_options
 @yes
 @as_json
 @click.pass_obj
@@ -42,20 +74,22 @@ def deploy(
     profile: str | None,
     dry_run: bool,
     lock_wait: float,
+    rules: Rules,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Make a release live on a host, group or service.
 
     The release is staged whole, started, and gated: it must prove that it is this start of this
-    release and answer the golden prompts right. When it fails, the last good release comes back.
+    release and answer the golden prompts right. When it fails, the last good release comes back;
+    of several hosts those that had it already are taken back too, unless --keep.
 
     \b
     ddops deploy lab
     ddops deploy b300 --dry-run
+    ddops deploy nvlink --canary --batch 4
     """
-    from ddops.cli.app import end_together
-    from ddops.deploy import Stop, deploy_service, on_interrupt
+    from ddops.deploy import Stop, on_interrupt
 
     jobs = _jobs(app, target, limit, exclude, profile)
     if dry_run:
@@ -67,12 +101,55 @@ def deploy(
     stop = Stop()
     tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
-        outcomes = app.fan_out(
-            jobs,
+        done = _roll_out(app, jobs, tools, rules)
+    emit_outcomes([(j.host, j.service, o) for j, o in done.outcomes], as_json)
+    _end(app, done)
+
+
+def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[Job]:
+    from dataclasses import replace
+
+    from ddops.deploy import Stop, deploy_service, roll_back
+    from ddops.deploy.fleet import roll_out
+
+    # Taking back is what the wish to stop asks for; a second one ends the program.
+    calm = replace(tools, stop=Stop())
+
+    def forth(wave: Sequence[Job]) -> Sequence[tuple[Job, Outcome | Exception]]:
+        return app.fan_out(
+            wave,
             lambda j: deploy_service(app.transport(j.host), j.host, j.service, j.profile, tools),
         )
-    emit_outcomes([(j.host, j.service, o) for j, o in outcomes], as_json)
-    end_together([(j.host.name, o) for j, o in outcomes], app.report)
+
+    def back(wave: Sequence[Job]) -> Sequence[tuple[Job, Outcome | Exception]]:
+        return app.fan_out(
+            wave, lambda j: roll_back(app.transport(j.host), j.host, j.service, None, calm)
+        )
+
+    return roll_out(jobs, forth, back, rules, app.say)
+
+
+def _end(app: App, done: RollOut[Job]) -> None:
+    """End a roll-out; while the fleet is of one kind, with its failures' common exit code."""
+    from ddops.cli.app import end_together, tell_errors
+    from ddops.deploy.fleet import NotTried, TakenBack
+    from ddops.errors import DdopsError, ExitCode, RolledBackError
+
+    named = [(j.host.name, o) for j, o in done.outcomes]
+    failed = [(n, o) for n, o in named if isinstance(o, DdopsError)]
+    real = [(n, o) for n, o in failed if not isinstance(o, NotTried | TakenBack)]
+    if len(named) == 1 or not done.consistent or not real:
+        end_together(named, app.report)
+        return
+    tell_errors(failed, app.report)
+    summary = RolledBackError(
+        f"{len(real)} of {len(named)} hosts failed: {', '.join(n for n, _ in real)}",
+        why="the fleet serves what it served before",
+    )
+    codes = {o.exit_code for _, o in real}
+    if len(codes) == 1 and not any(isinstance(o, TakenBack) for _, o in failed):
+        summary.exit_code = ExitCode(codes.pop())
+    raise summary
 
 
 def _jobs(

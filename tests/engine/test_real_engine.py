@@ -110,8 +110,30 @@ def test_a_flag_that_the_engine_does_not_know_fails_fast(engine_lab: EngineLab) 
         done = engine_lab.ddops("deploy", "lab", "--profile", "bad-flag", ok=False)
     finally:
         target.unlink()
-    assert done.rc == 5, done.err
-    assert "ambiguous option: --cuda-graph-max-bs" in done.err
+    assert done.rc == 4, done.err
+    assert "RUN-01" in done.err
+    assert "--cuda-graph-max-bs" in done.err
+
+
+def test_the_installed_engine_has_the_last_word_on_a_flag(engine_lab: EngineLab) -> None:
+    """A table that does not know better is waived; the engine's own parser cannot be."""
+    profile = (REPO / "inventory/profiles/tiny-ar.toml").read_text()
+    target = engine_lab.root / "inventory/profiles/bad-flag.toml"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(profile.replace("[launch]", "[launch]\natention-backend = 'triton'", 1))
+    waivers = engine_lab.root / "inventory/waivers.toml"
+    waivers.write_text(
+        '[[waiver]]\ncheck = "RUN-01"\non = ["lab"]\nreason = "x"\nowner = "x"\n'
+        "until = 2099-01-01\n"
+    )
+    try:
+        done = engine_lab.ddops("deploy", "lab", "--profile", "bad-flag", ok=False)
+    finally:
+        target.unlink()
+        waivers.unlink()
+    assert done.rc == 4, done.err
+    assert "the installed engine does not take this launch" in done.err
+    assert "nearest is --attention-backend" in done.err
 
 
 def test_what_lets_sglang_run_on_a_cpu_is_right(engine_lab: EngineLab) -> None:

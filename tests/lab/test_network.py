@@ -34,7 +34,12 @@ def test_a_dead_host_beside_a_good_one(pair: Project) -> None:
         os.kill(pid, signal.SIGKILL)
     try:
         pair.profile("beside", "commit=3")
-        done = pair.run("deploy", "lab1", "lab2", "--profile", "beside", env=QUICK)
+        before = pair.host("lab1").serves()
+        whole = pair.run("deploy", "lab1", "lab2", "--profile", "beside", env=QUICK)
+        assert whole.rc == 5, whole
+        assert "taking 1 of 2 hosts back" in whole.err
+        assert pair.host("lab1").serves() == before, "a fleet is not left half and half"
+        done = pair.run("deploy", "lab1", "lab2", "--profile", "beside", "--keep", env=QUICK)
         assert done.rc == 9, done
         assert "1 of 2 hosts failed: lab2" in done.err
         assert "lab1" in done.out
