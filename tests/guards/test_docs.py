@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -191,3 +193,14 @@ def test_documents_name_no_outsider(name: str) -> None:
     talk = re.compile(r"(?<![\w/])#\d+\b|\bissue \d+|\bthis session\b|\bAI agent\b", re.IGNORECASE)
     found = {str(f): m.group(0) for f in files if (m := talk.search(f.read_text("utf-8")))}
     assert not found
+
+
+def test_the_page_of_faults_is_fresh_and_names_real_tests() -> None:
+    tool = ROOT / "tools" / "gen_faults_reference.py"
+    done = subprocess.run(
+        [sys.executable, str(tool), "--check"], capture_output=True, text=True, check=False,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, (
+        done.stderr or "stale: .venv/bin/python tools/gen_faults_reference.py"
+    )
