@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ddops.errors import DdopsError
+
 TAG = "DDOPS_LAB"
 
 
@@ -27,6 +29,17 @@ def lab_processes(lab_dir: Path) -> list[int]:
         if tag in _items(pid, "environ") or _is_our_sshd(pid, config):
             out.append(pid)
     return out
+
+
+def host_processes(lab_dir: Path, host: str) -> list[int]:
+    """Pids of one host that is made of processes: its sshd, its sessions, all that it started."""
+    tag = os.fsencode(f"DDOPS_LAB_HOST={host}")
+    config = os.fsencode(f"{lab_dir}/hosts/{host}/")
+    all_of_it = with_descendants(
+        [p for p in lab_processes(lab_dir)
+         if tag in _items(p, "environ") or _is_our_sshd(p, config)]
+    )  # fmt: skip
+    return sorted(all_of_it)
 
 
 def _is_our_sshd(pid: int, config: bytes) -> bool:
@@ -79,13 +92,24 @@ def end_all(
                 return []
             for pid in left:
                 if pid not in told:
-                    _send(pid, signum)
+                    signal_one(pid, signum)
                     told.add(pid)
             sleep(0.05)
     return find()
 
 
-def _send(pid: int, signum: signal.Signals) -> None:
+def end_at_once(find: Callable[[], list[int]], *, limit_s: float = 20.0) -> None:
+    """KILL what `find` names until it names nothing more."""
+    end = time.monotonic() + limit_s
+    while pids := find():
+        if time.monotonic() > end:
+            raise DdopsError(f"processes of the lab cannot be ended: {pids}", next="ps -fp <pid>")
+        for pid in pids:
+            signal_one(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def signal_one(pid: int, signum: signal.Signals) -> None:
     try:
         fd = os.pidfd_open(pid)
     except OSError:
