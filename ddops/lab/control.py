@@ -122,7 +122,7 @@ class Lab:
         """Look for all that a start needs, and make what is only made once."""
         self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         if spec.systemd:
-            needs.require(spec.hosts)
+            needs.require(spec.hosts, spec.wheelhouse)
             folder = rootfs.ensure(self.cache, self.lookup, self._say)
             return lambda: self._boot(spec, folder)
         sshd = find_sshd()

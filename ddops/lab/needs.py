@@ -18,6 +18,7 @@ TOOLS = {
     "ip": "iproute2",
     "tc": "iproute2",
     "unshare": "util-linux",
+    "setpriv": "util-linux",
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
 }
@@ -52,7 +53,7 @@ def why_not() -> tuple[str, str]:
     return "", ""
 
 
-def require(hosts: int) -> None:
+def require(hosts: int, wheelhouse: str | None) -> None:
     """Raise `RefusedError` where a systemd lab of that size cannot run."""
     why, next_ = why_not()
     if why:
@@ -63,4 +64,10 @@ def require(hosts: int) -> None:
             f"{hosts} systemd hosts need more inotify instances than this kernel gives",
             why=f"there are enough for about {limit} hosts",
             next=f"sysctl fs.inotify.max_user_instances={hosts * _INOTIFY_EACH + 16}",
+        )
+    if wheelhouse is not None and Path(wheelhouse).stat().st_mode & 0o005 != 0o005:
+        raise RefusedError(
+            f"the hosts could not read {wheelhouse}",
+            why="their login is no root, and others may not read the folder",
+            next=f"chmod o+rx {wheelhouse}",
         )
