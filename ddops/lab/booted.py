@@ -210,12 +210,18 @@ class Booted:
     def _has_link(self) -> bool:
         return any(name == netplan.veth(self.name) for _, name in socket.if_nameindex())
 
+    def _joined(self) -> bool:
+        """systemd-nspawn is done with the link: up, and a port of the bridge."""
+        words = ("ip", "-o", "link", "show", "dev", netplan.veth(self.name), "up")
+        seen = subprocess.run(words, capture_output=True, check=False, env={"PATH": PATH})
+        return f" master {netplan.BRIDGE} ".encode() in seen.stdout
+
     async def _link(self) -> None:
         end = time.monotonic() + _LINK_S
         while time.monotonic() < end and self.process and self.process.poll() is None:
-            if self._has_link():
+            if self._has_link() and self._joined():
                 return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
         raise LabCommandError(f"{self.name} does not boot: see {self.dir}/console.log")
 
     def _inside(self) -> int:

@@ -83,7 +83,8 @@ def delayed(host: str) -> list[Argv]:
     own = f"bd-{host}"
     return [
         ("ip", "link", "add", own, "type", "bridge", "forward_delay", "0"),
-        ("ip", "link", "set", own, "up"),
+        # No ARP: it would answer for the lab's bridge, whose address is this machine's too.
+        ("ip", "link", "set", own, "arp", "off", "up"),
         ("ip", "link", "set", near, "master", BRIDGE, "up"),
         ("ip", "link", "set", far, "master", own, "up"),
     ]

@@ -150,6 +150,7 @@ def test_a_host_that_reboots_itself_comes_back(project: BootedProject) -> None:
     host = project.host(HOST)
     boots = int(str(project.seen()[HOST]["boots"]))
     first = host.boot_id()
+    assert first
     project.ssh(HOST, "sudo systemctl reboot")
     until(lambda: host.boot_id() not in ("", first), limit_s=60, what="another boot")
     assert project.seen()[HOST]["boots"] == boots + 1
