@@ -72,7 +72,8 @@ def _build(target: Path, suite: str, lines: list[str], packages: list[str], hook
     options = [f"--dpkgopt=path-exclude={p}" for p in _NOT_WANTED]
     options += [f'--aptopt={k} "{v}"' for k, v in _proxies()]
     words = [
-        "setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private",
+        "setpriv", "--pdeathsig", "KILL",  # a build does not outlive whoever waits for it
+        "unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private",
         "--mount-proc", "mmdebstrap", "--mode=root", "--variant=minbase",
         f"--include={','.join(packages)}", '--aptopt=Acquire::Languages "none"', *options,
         f"--customize-hook={hook}", suite, str(temp), *lines,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class BootedProject(Project):
         """`outer`: unshare, in the machine's own namespaces; `inner`: the first process inside."""
         out = {}
         for pid in _pids():
-            line = _read(f"/proc/{pid}/cmdline").split("\0")
+            line = text_of(f"/proc/{pid}/cmdline").split("\0")
             if "ddops.lab.holder" in line and str(self.lab.dir / "holder.json") in line:
                 out["inner" if _inside_number(pid) == 1 else "outer"] = pid
         return out
@@ -108,12 +109,12 @@ class BootedHost(HostView):
         """All processes of the host, by the machine's numbers."""
         top = cgroup_roots()[0] / group_name(self.project.lab.dir) / self.name
         # Asked from outside, a group of the host shows the machine's numbers.
-        found = [p.read_text().split() for p in top.rglob("cgroup.procs")]
+        found = [text_of(p).split() for p in top.rglob("cgroup.procs")]
         return [int(pid) for pids in found for pid in pids if pid != "0"]
 
     def pids(self) -> list[int]:
         want = f"DDOPS_SERVICE={self.inside.dir}"
-        return [p for p in self.processes() if want in _read(f"/proc/{p}/environ").split("\0")]
+        return [p for p in self.processes() if want in text_of(f"/proc/{p}/environ").split("\0")]
 
     def get(self, path: str, timeout_s: float = 5.0, key: str = "") -> dict[str, object] | None:
         words = ["python3", "-c", _GET, str(self.port), path, str(timeout_s), key]
@@ -147,12 +148,11 @@ class BootedHost(HostView):
     def drop_in(self, text: str) -> None:
         """Settings of the unit for one test; an empty text removes them."""
         folder = self.root / f"etc/systemd/system/{UNIT}.d"
-        folder.mkdir(exist_ok=True)
-        path = folder / "test.conf"
         if text:
-            path.write_text(f"[Service]\n{text}\n")
+            folder.mkdir(exist_ok=True)
+            (folder / "test.conf").write_text(f"[Service]\n{text}\n")
         else:
-            path.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
         self.project.sh(self.name, "sudo", "systemctl", "daemon-reload")
 
     def boot_id(self) -> str:
@@ -169,16 +169,17 @@ def _pids() -> list[int]:
     return [int(n) for n in os.listdir("/proc") if n.isdigit()]
 
 
-def _read(path: str) -> str:
+def text_of(path: str | Path) -> str:
+    """A file of the kernel's; empty when what it speaks of has gone."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
-        return ""  # gone
+        return ""
 
 
 def _inside_number(pid: int) -> int | None:
     """The innermost number of a process, from its own pid namespace."""
-    for line in _read(f"/proc/{pid}/status").splitlines():
+    for line in text_of(f"/proc/{pid}/status").splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
     return None
@@ -234,7 +235,7 @@ def namespaces(pid: int) -> set[str]:
 
 def ticks(pid: int) -> str:
     """When a process started: a number used again is another process. Empty: gone or a zombie."""
-    words = _read(f"/proc/{pid}/stat").rpartition(") ")[2].split()
+    words = text_of(f"/proc/{pid}/stat").rpartition(") ")[2].split()
     return words[19] if words and words[0] not in "ZX" else ""
 
 

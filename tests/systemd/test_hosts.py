@@ -45,9 +45,7 @@ def test_a_stranger_with_the_address_is_refused(booted: BootedProject) -> None:
     known = booted.root / "known"
     key = (booted.lab.host("lab1") / "hostkey.pub").read_text().split()[:2]
     known.write_text(f"lab1-key {' '.join(key)}\n")
-    swapped.write_text(
-        text.replace(block, other).replace(str(booted.lab.known_hosts), str(known))
-    )
+    swapped.write_text(text.replace(block, other).replace(str(booted.lab.known_hosts), str(known)))
     inventory = booted.write(
         "inventory/hosts.toml", f'[hosts.posing]\nssh = "lab1"\nssh_config = "{swapped}"\n'
     )

@@ -23,7 +23,7 @@ from tests.systemd.harness import (
 )
 
 Make = Callable[[str], BootedProject]
-NOTHING = {"processes": [], "namespaces": []}
+NOTHING: dict[str, list[object]] = {"processes": [], "namespaces": []}
 
 
 @pytest.fixture
@@ -104,7 +104,9 @@ def test_after_a_crash_up_just_works(up: Up) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_up_that_is_cut_short_leaves_nothing(project: BootedProject, how: signal.Signals) -> None:
+def test_an_up_that_is_cut_short_leaves_nothing(
+    project: BootedProject, how: signal.Signals
+) -> None:
     """Ctrl-C cleans; a kill cannot, but the lab sees that its maker is gone, and goes."""
     before = machine()
     run = project.spawn("lab", "up", "--systemd", "--hosts", "2")

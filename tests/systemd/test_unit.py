@@ -12,8 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.harness import SERVICE
 from tests.lab.looking import until
-from tests.systemd.harness import ENGINE_DIR, SERVICE, UNIT, BootedHost, BootedProject
+from tests.systemd.harness import (
+    ENGINE_DIR,
+    UNIT,
+    BootedHost,
+    BootedProject,
+    text_of,
+)
 
 #: A process with no tag, no parent of ours and no ear for TERM; `$1` is the port it listens on.
 STRAY = (
@@ -49,16 +56,14 @@ def stray(host: BootedHost, *, inside: bool) -> int:
 
     def found() -> list[int]:
         new = set(host.processes()) - before
-        return [p for p in new if b"create_server" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        return [p for p in new if "create_server" in text_of(f"/proc/{p}/cmdline")]
 
     until(lambda: len(found()) == 1, what="the stray process")
     return found()[0]
 
 
 def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}/cmdline").exists() and bool(
-        Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
+    return text_of(f"/proc/{pid}/cmdline") != ""
 
 
 def test_systemd_finds_no_fault_with_the_unit(lab: BootedProject, serving: BootedHost) -> None:
@@ -75,7 +80,7 @@ def test_systemd_finds_no_fault_with_the_unit(lab: BootedProject, serving: Boote
         "TimeoutStartUSec": "10min", "TimeoutStopUSec": "50s", "NoNewPrivileges": "yes",
         "UMask": "0077",
     }  # fmt: skip
-    owners = {os.stat(f"/proc/{pid}").st_uid for pid in serving.pids()}
+    owners = {Path(f"/proc/{pid}").stat().st_uid for pid in serving.pids()}
     assert owners == {1000}  # no root among them
 
 
@@ -95,8 +100,9 @@ def test_a_start_returns_when_the_engine_is_ready_and_what_follows_it_waits(
 ) -> None:
     """READY=1 comes after port, health and identity; a unit ordered behind it finds it serving."""
     ask = (
-        "import http.client; c = http.client.HTTPConnection('127.0.0.1', %d, timeout=2)\n"
-        "c.request('GET', '/model_info'); print(c.getresponse().read().decode())" % serving.port
+        "import http.client\n"
+        f"c = http.client.HTTPConnection('127.0.0.1', {serving.port}, timeout=2)\n"
+        "c.request('GET', '/model_info'); print(c.getresponse().read().decode())"
     )
     script = serving.root / "home/ops/ask.py"
     script.write_text(ask)
@@ -176,8 +182,6 @@ def test_a_port_belongs_to_the_group_of_whoever_listens(
         return json.loads(lab.sh(serving.name, *words))["port"]["owned"]
 
     try:
-        os.kill(stranger := stray(serving, inside=False), signal.SIGKILL)
-        until(lambda: not alive(stranger), what="its end")
         stranger = stray(serving, inside=False)
         assert owned() is False
         os.kill(stranger, signal.SIGKILL)
@@ -187,7 +191,7 @@ def test_a_port_belongs_to_the_group_of_whoever_listens(
         os.kill(ours, signal.SIGKILL)
     finally:
         for pid in serving.processes():
-            if b"create_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if "create_server" in text_of(f"/proc/{pid}/cmdline"):
                 os.kill(pid, signal.SIGKILL)
 
 
