@@ -39,7 +39,7 @@ def lab() -> None:
     help="Hosts that boot a system of their own: real units, reboots, networks. Needs root.",
 )  # fmt: skip
 @click.option(
-    "--wheelhouse", type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    "--wheelhouse", type=click.Path(file_okay=False, resolve_path=True),
     help="With --systemd: a folder of wheels that the hosts see, read-only.",
 )  # fmt: skip
 @click.pass_obj
@@ -90,13 +90,19 @@ def fault(app: App, host: str, kind: str, value: str | None) -> None:
     """Make something go wrong with a lab host, until `ddops lab heal`.
 
     \b
-    ddops lab fault lab1 reboot            cut the power, and switch it on again
-    ddops lab fault lab1 netdown           pull the cable
-    ddops lab fault lab1 netloss 20%       lose packets, each way
-    ddops lab fault lab1 netdelay 50ms     longer round trips
-    ddops lab fault lab1 netrate 1mbit     a slow line, each way
-    ddops lab fault lab1 diskfull          not one block left
-    ddops lab fault lab1 freeze            every process stops where it is
+    ddops lab fault lab1 reboot
+    ddops lab fault lab1 netloss 20%
+    ddops lab fault lab1 netdelay 50ms
+    ddops lab fault lab1 netrate 1mbit
+
+    \b
+    reboot    the power is cut, and switched on again
+    netdown   the cable is pulled
+    netloss   packets are lost, each way
+    netdelay  round trips take longer
+    netrate   a slow line, each way
+    diskfull  not one block is left
+    freeze    every process stops where it is
 
     Hosts that do not boot (a lab without --systemd) know `freeze` alone.
     """

@@ -18,7 +18,7 @@ def fault(paths: LabPaths, name: str, fault: Fault) -> None:
         raise RefusedError(
             f"{name}: {fault.kind} needs a host that boots",
             why="this lab's hosts are processes that share the machine's disk, kernel and loopback",
-            next="ddops lab down && ddops lab up --systemd   (as root)",
+            next="ddops lab up --systemd, after ddops lab down, as root",
         )
     stopped: set[int] = set()
     while new := set(host_processes(paths.dir, name)) - stopped:  # one may fork while we look

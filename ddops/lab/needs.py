@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from ddops.errors import RefusedError
+from ddops.errors import RefusedError, UsageError
 from ddops.lab.cgroups import cgroup_roots
 
 #: Tool to Debian package. Some lie in /usr/sbin, which is not on everybody's PATH.
@@ -65,6 +65,8 @@ def require(hosts: int, wheelhouse: str | None) -> None:
             why=f"there are enough for about {limit} hosts",
             next=f"sysctl fs.inotify.max_user_instances={hosts * _INOTIFY_EACH + 16}",
         )
+    if wheelhouse is not None and not Path(wheelhouse).is_dir():
+        raise UsageError(f"no such folder: {wheelhouse}", next="ddops lab up --systemd")
     if wheelhouse is not None and Path(wheelhouse).stat().st_mode & 0o005 != 0o005:
         raise RefusedError(
             f"the hosts could not read {wheelhouse}",

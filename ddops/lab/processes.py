@@ -8,6 +8,7 @@ signalled through a pidfd where the kernel has them, so that a reused id is neve
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -99,14 +100,30 @@ def end_all(
 
 
 def end_at_once(find: Callable[[], list[int]], *, limit_s: float = 20.0) -> None:
-    """KILL what `find` names until it names nothing more."""
+    """KILL what `find` names, and wait until each has ended: one that ends still holds things.
+
+    The first process of a pid namespace has ended when all others of it have.
+    """
     end = time.monotonic() + limit_s
     while pids := find():
+        for pid in pids:
+            _kill_and_wait(pid, end - time.monotonic())
         if time.monotonic() > end:
             raise DdopsError(f"processes of the lab cannot be ended: {pids}", next="ps -fp <pid>")
-        for pid in pids:
-            signal_one(pid, signal.SIGKILL)
-        time.sleep(0.02)
+
+
+def _kill_and_wait(pid: int, limit_s: float) -> None:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+        select.select([fd], [], [], max(0.0, limit_s))
+    except ProcessLookupError:
+        return  # ended, and waits for its parent to look
+    finally:
+        os.close(fd)
 
 
 def signal_one(pid: int, signum: signal.Signals) -> None:

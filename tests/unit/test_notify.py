@@ -103,7 +103,7 @@ class FakeLook:
     def __init__(self, steps: list[str]) -> None:
         self.steps = steps
 
-    def Http(self, _port: int, _timeout: float, _key: object) -> FakeLook:  # noqa: N802
+    def Http(self, _port: int, _timeout: float, _key: object) -> FakeLook:
         return self
 
     def api_key(self, _dir: str) -> None:

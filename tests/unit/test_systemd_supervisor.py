@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -105,7 +104,7 @@ def release(tmp_path: Path, unit: str, engine: str = "opt") -> unitctl.Unit:
 
 def test_a_unit_is_filled_in_for_its_host(tmp_path: Path) -> None:
     made = release(tmp_path, "ExecStart=${python} ${engine_dir}/x\nUser=${user}\n")
-    text = made.text(os.path.join(made.dir, "releases", "r"))
+    text = made.text(f"{made.dir}/releases/r")
     assert text.splitlines()[0].endswith(f" {tmp_path}/opt/x")
     assert text.splitlines()[0].startswith("ExecStart=/")
     assert "${" not in text
@@ -118,13 +117,13 @@ def test_a_folder_that_a_unit_would_read_another_way_is_refused(
 ) -> None:
     made = release(tmp_path, "ExecStart=${engine_dir}/x\n", folder)
     with pytest.raises(unitctl.Refused, match="cannot be written into a unit"):
-        made.text(os.path.join(made.dir, "releases", "r"))
+        made.text(f"{made.dir}/releases/r")
 
 
 def test_a_name_that_the_host_does_not_know_is_refused(tmp_path: Path) -> None:
     made = release(tmp_path, "ExecStart=${rank}\n")
     with pytest.raises(unitctl.Refused, match="does not know"):
-        made.text(os.path.join(made.dir, "releases", "r"))
+        made.text(f"{made.dir}/releases/r")
 
 
 def test_members_of_no_group_are_none() -> None:
