@@ -17,11 +17,11 @@ from ddops.errors import CommandFailed, DdopsError
 from ddops.lab import cgroups
 from ddops.lab.host import keygen
 from ddops.lab.needs import PATH, UNSHARE
-from ddops.lab.processes import TAG, end_at_once, lab_processes
+from ddops.lab.processes import TAG, end_at_once, kill_and_wait, lab_processes, wait_gone
 from ddops.lab.spec import LabHost, LabPaths, LabSpec
 
 _MODULE = "ddops.lab.holder"
-_START_S, _SSH_S, _ANSWER_S = 60.0, 60.0, 60.0
+_START_S, _SSH_S, _ANSWER_S, _UNSHARE_S = 60.0, 60.0, 60.0, 2.0
 _READY = b"ready\n"
 
 
@@ -125,8 +125,20 @@ def ask(
 
 
 def end(paths: LabPaths) -> None:
-    """End the holder, and with it all that it holds; then remove what namespaces do not take."""
-    end_at_once(lambda: [p for p in lab_processes(paths.dir) if _is_holder(p)])
+    """End the holder, and with it all that it holds; then remove what namespaces do not take.
+
+    `unshare` stands above the holder. It is killed last: it collects the holder, and goes.
+    """
+
+    def holders() -> list[int]:
+        return [p for p in lab_processes(paths.dir) if _is_holder(p)]
+
+    found = holders()
+    for pid in found[1:]:
+        kill_and_wait(pid)
+    for pid in found[:1]:
+        wait_gone(pid, _UNSHARE_S)
+    end_at_once(holders)
     cgroups.remove(cgroups.group_name(paths.dir))
 
 

@@ -107,21 +107,25 @@ def end_at_once(find: Callable[[], list[int]], *, limit_s: float = 20.0) -> None
     end = time.monotonic() + limit_s
     while pids := find():
         for pid in pids:
-            _kill_and_wait(pid, end - time.monotonic())
+            kill_and_wait(pid, end - time.monotonic())
         if time.monotonic() > end:
             raise DdopsError(f"processes of the lab cannot be ended: {pids}", next="ps -fp <pid>")
 
 
-def _kill_and_wait(pid: int, limit_s: float) -> None:
+def kill_and_wait(pid: int, limit_s: float = 20.0) -> None:
+    """KILL one process, and wait until it has ended."""
+    signal_one(pid, signal.SIGKILL)
+    wait_gone(pid, limit_s)
+
+
+def wait_gone(pid: int, limit_s: float) -> None:
+    """Until a process has ended; one that only waits for its parent to look has."""
     try:
         fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
+    except OSError:
+        return  # gone
     try:
-        signal.pidfd_send_signal(fd, signal.SIGKILL)
         select.select([fd], [], [], max(0.0, limit_s))
-    except ProcessLookupError:
-        return  # ended, and waits for its parent to look
     finally:
         os.close(fd)
 

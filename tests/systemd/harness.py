@@ -195,9 +195,9 @@ class Machine:
     files: frozenset[str]
 
 
-def machine() -> Machine:
+def machine(project: BootedProject) -> Machine:
     ip = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True)
-    groups = (str(p) for root in cgroup_roots() for p in root.glob("ddops-lab-*"))
+    groups = (str(p) for root in cgroup_roots() for p in root.glob(group_name(project.lab.dir)))
     places = ("/run/systemd/nspawn", "/run/netns", "/run/ddops", "/var/lib/machines")
     files = [str(p) for place in places if Path(place).is_dir() for p in Path(place).rglob("*")]
     files += [str(p) for p in Path("/tmp").glob("nspawn-*")]
@@ -240,9 +240,13 @@ def ticks(pid: int) -> str:
 
 
 def still_there(processes: set[tuple[int, str]], spaces: set[str]) -> dict[str, object]:
-    """What of a lab is left: its processes, and any process in a namespace of its own."""
-    seen = {space for pid in _pids() for space in namespaces(pid)}
+    """What of a lab is left: its processes, and any process in a namespace of its own.
+
+    One that has ended and waits to be collected by the machine's init is not left.
+    """
+    inside = {f"{pid} {text_of(f'/proc/{pid}/cmdline')[:80]} {space}"
+              for pid in _pids() for space in namespaces(pid) & spaces if ticks(pid)}  # fmt: skip
     return {
         "processes": [p for p, t in processes if t and ticks(p) == t],
-        "namespaces": sorted(spaces & seen),
+        "namespaces": sorted(inside),
     }

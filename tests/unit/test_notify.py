@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from ddops.hostside import notify, observe
-
+#: Scripts for hosts are not annotated.
+notify: Any = importlib.import_module("ddops.hostside.notify")
+observe: Any = importlib.import_module("ddops.hostside.observe")
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 OLD, NEW = "a" * 64, "b" * 64
 LAUNCH = {"weight_version": "aaaa-1", "guard_pid": 1, "cgroup": ""}
@@ -146,12 +148,9 @@ def heard(tmp_path: Path) -> Iterator[tuple[str, Callable[[], list[str]]]]:
     server.close()
 
 
-def watched(
-    service: Path, steps: list[str], address: str, monkeypatch: pytest.MonkeyPatch
-) -> notify.Watch:
+def watched(service: Path, steps: list[str], address: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(notify, "POLL_S", 0.001)
-    look: Any = FakeLook(steps)
-    return notify.Watch(str(service), notify.Notify(address), look)
+    return notify.Watch(str(service), notify.Notify(address), FakeLook(steps))
 
 
 def test_ready_comes_last_and_once(
@@ -184,8 +183,7 @@ def test_progress_extends_the_start_and_silence_does_not(
     log.write_text("shard 1\n")
     time.sleep(0.2)
     assert [m for m in read() if "EXTEND" in m] == ["EXTEND_TIMEOUT_USEC=600000000"]
-    look: Any = watch.observe
-    look.steps = ["well"]
+    watch.observe.steps = ["well"]
     job.join(10)
     assert "READY=1" in read()[-1]
 
