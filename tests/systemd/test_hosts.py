@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.systemd.conftest import HOSTS
+from tests.systemd.conftest import HOSTS, Make
 from tests.systemd.harness import BootedProject
 
 NAMES = tuple(f"lab{i}" for i in range(1, HOSTS + 1))
@@ -58,8 +58,8 @@ def test_a_stranger_with_the_address_is_refused(booted: BootedProject) -> None:
 
 
 def test_the_login_is_no_root_and_may_become_root(booted: BootedProject) -> None:
-    assert booted.sh("lab1", "id", "-un") == "ops"
-    assert booted.sh("lab1", "sudo", "-n", "id", "-un") == "root"
+    assert booted.ssh("lab1", "id -un").stdout == "ops\n"
+    assert booted.ssh("lab1", "sudo -n id -un").stdout == "root\n"
     assert booted.ssh("lab1", "cat /etc/shadow").returncode != 0
 
 
@@ -82,19 +82,19 @@ def test_up_again_changes_nothing_and_another_shape_is_refused(booted: BootedPro
     assert "another shape" in other.err
 
 
-def test_what_cannot_be_is_a_usage_error(booted: BootedProject) -> None:
+def test_what_cannot_be_is_a_usage_error(make_project: Make) -> None:
+    project = make_project("odd")
     for words in (["--gpu", "b300"], ["--engine", "sglang-cpu"], ["--hosts", "0"]):
-        done = booted.run("lab", "up", "--systemd", *words)
+        done = project.run("lab", "up", "--systemd", *words)
         assert done.rc == 2, done
         assert "next:" in done.err
-    assert booted.run("lab", "up", "--wheelhouse", str(booted.root)).rc == 2
-    assert booted.run("lab", "up", "--systemd", "--wheelhouse", "/no/such/folder").rc == 2
+    assert project.run("lab", "up", "--wheelhouse", str(project.root)).rc == 2
+    assert project.run("lab", "up", "--systemd", "--wheelhouse", "/no/such/folder").rc == 2
 
 
 def test_more_hosts_than_the_kernel_can_watch_are_refused_before_anything_is_made(
-    make_project: object, booted: BootedProject
+    make_project: Make,
 ) -> None:
-    assert callable(make_project)
     project = make_project("many")
     done = project.run("lab", "up", "--systemd", "--hosts", "64")
     if done.rc == 0:  # a kernel that gives enough

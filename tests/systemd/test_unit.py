@@ -92,6 +92,10 @@ def test_the_gates_see_the_unit(lab: BootedProject, serving: BootedHost) -> None
     assert launch["cgroup"] == f"/system.slice/{UNIT}"
     invocation = serving.unit("InvocationID")["InvocationID"]
     assert launch["nonce"] == invocation[:12]
+    rows = lab.ok("status", serving.name, "--json").json
+    assert isinstance(rows, list)
+    assert (rows[0]["state"], rows[0]["health"]) == ("up", "ok")
+    assert (rows[0]["pid"], rows[0]["nonce"]) == (launch["inside"], launch["nonce"])
     assert serving.serves() == serving.committed
 
 
