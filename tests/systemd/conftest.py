@@ -18,13 +18,17 @@ Make = Callable[[str], BootedProject]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mine = [item for item in items if HERE in item.path.parents]
-    for item in mine:
-        item.add_marker(pytest.mark.systemd)
-    why, next_ = why_not() if mine else ("", "")
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.systemd)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def able() -> None:
+    """Where the lab cannot be, each test of the tier is a skip that says why."""
+    why, next_ = why_not()
     if why:
-        for item in mine:
-            item.add_marker(pytest.mark.skip(reason=f"a systemd lab {why}; next: {next_}"))
+        pytest.skip(f"a systemd lab {why}; next: {next_}")
 
 
 @pytest.fixture(scope="session")
