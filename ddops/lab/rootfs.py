@@ -71,6 +71,7 @@ def _build(target: Path, suite: str, lines: list[str], packages: list[str], hook
         shutil.rmtree(stale)
     temp = target.with_name(f"{target.name}.partial")
     options = [f"--dpkgopt=path-exclude={p}" for p in _NOT_WANTED]
+    options.append("--dpkgopt=force-unsafe-io")  # a build that is cut short is thrown away whole
     options += [f'--aptopt={k} "{v}"' for k, v in _proxies()]
     words = [
         "setpriv", "--pdeathsig", "KILL",  # a build does not outlive whoever waits for it
