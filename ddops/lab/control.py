@@ -49,7 +49,7 @@ class Lab:
                     return old, False
                 raise RefusedError(
                     f"a lab of another shape is up: {old.spec.hosts} x {old.spec.gpu},"
-                    f" engine {old.spec.engine}",
+                    f" engine {old.spec.engine}{', systemd' if old.spec.systemd else ''}",
                     next="ddops lab down",
                 )
             clash = sorted(taken & {*spec.names(), "lab"})

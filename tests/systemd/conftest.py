@@ -10,7 +10,7 @@ import pytest
 
 from ddops.lab.needs import why_not
 from tests.lab.harness import SETTINGS
-from tests.systemd.harness import BootedHost, BootedProject
+from tests.systemd.harness import BootedHost, BootedProject, make_wheel
 
 HERE = Path(__file__).parent
 HOSTS = 4
@@ -56,7 +56,7 @@ def make_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
 def booted(make_project: Make, tmp_path_factory: pytest.TempPathFactory) -> BootedProject:
     """`lab1` to `lab4`, as they come up, with a folder of wheels."""
     wheels = tmp_path_factory.mktemp("wheels")
-    (wheels / "note.txt").write_text("wheels lie here\n")
+    make_wheel(wheels)
     project = make_project("s")
     refused = project.run("lab", "up", "--systemd", "--wheelhouse", str(wheels))
     assert refused.rc == 4, refused  # a folder of root's alone

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,23 @@ _GET = (
     "c.request('GET', sys.argv[2], headers=h); r = c.getresponse()\n"
     "sys.stdout.write(r.read().decode()); sys.exit(r.status != 200)\n"
 )
+
+
+WHEEL = "labnote-1.0-py3-none-any.whl"
+
+
+def make_wheel(folder: Path) -> None:
+    """The smallest wheel that pip installs: one module."""
+    meta = "labnote-1.0.dist-info"
+    files = {
+        "labnote.py": "said = 'from the wheelhouse'\n",
+        f"{meta}/METADATA": "Metadata-Version: 2.1\nName: labnote\nVersion: 1.0\n",
+        f"{meta}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{meta}/RECORD"] = "".join(f"{name},,\n" for name in [*files, f"{meta}/RECORD"])
+    with zipfile.ZipFile(folder / WHEEL, "w") as made:
+        for name, text in files.items():
+            made.writestr(name, text)
 
 
 @dataclass

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from pathlib import Path
+
 import pytest
 
+from ddops.hostside import source
+from ddops.lab.booted import WHEELHOUSE
 from tests.systemd.conftest import HOSTS, Make
-from tests.systemd.harness import BootedProject
+from tests.systemd.harness import WHEEL, BootedProject
 
 NAMES = tuple(f"lab{i}" for i in range(1, HOSTS + 1))
 
@@ -64,10 +70,28 @@ def test_the_login_is_no_root_and_may_become_root(booted: BootedProject) -> None
 
 
 def test_the_wheelhouse_is_there_and_read_only(booted: BootedProject) -> None:
-    assert booted.sh("lab2", "cat", "/opt/wheelhouse/note.txt") == "wheels lie here"
-    refused = booted.ssh("lab2", "sudo touch /opt/wheelhouse/x")
+    assert booted.sh("lab2", "ls", WHEELHOUSE) == WHEEL
+    refused = booted.ssh("lab2", f"sudo touch {WHEELHOUSE}/x")
     assert "Read-only file system" in refused.stderr
-    assert 'wheelhouse = "/opt/wheelhouse"' in (booted.lab.inventory / "hosts.toml").read_text()
+    assert f'wheelhouse = "{WHEELHOUSE}"' in (booted.lab.inventory / "hosts.toml").read_text()
+
+
+def test_an_environment_is_built_from_the_wheelhouse_alone(booted: BootedProject) -> None:
+    """What provision runs on a host, with a lock of one wheel. No network is there."""
+    folder = booted.sh("lab2", "mktemp", "-d")
+    wheels = booted.state.spec.wheelhouse
+    assert wheels is not None
+    digest = hashlib.sha256((Path(wheels) / WHEEL).read_bytes()).hexdigest()
+    lock = f"labnote==1.0 --hash=sha256:{digest}\n"
+    booted.sh("lab2", "sh", "-c", 'printf %s "$1" > "$2"', "sh", lock, f"{folder}/engine.lock")
+    spec: dict[str, object] = {
+        "dir": f"{folder}/env", "digest": "d", "torch": None, "lock": f"{folder}/engine.lock",
+        "dists": [], "trees": [], "find_links": WHEELHOUSE, "index": None,
+    }  # fmt: skip
+    words = ["python3", "-c", source("build_env"), json.dumps(spec)]
+    assert json.loads(booted.sh("lab2", *words))["built"] is True
+    ask = "import labnote; print(labnote.said)"
+    assert booted.sh("lab2", f"{folder}/env/bin/python", "-c", ask) == "from the wheelhouse"
 
 
 def test_up_again_changes_nothing_and_another_shape_is_refused(booted: BootedProject) -> None:
