@@ -70,7 +70,7 @@ class Unit:
         with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
             path = os.path.join(folder, self.name)
             write(path, text)
-            done = call("systemd-analyze", "verify", "--recursive-errors=no", path)
+            done = call("systemd-analyze", "verify", path)
         if done.returncode:
             raise Refused("systemd does not take the unit: " + said(done))
         return {"state": None}
