@@ -35,6 +35,11 @@ test: setup lint ## Everything CI runs
 	$(PY) -m pytest -q tests/unit tests/guards
 	$(PY) -m pytest -q tests/contract tests/lab
 	$(PY) -m pytest -q tests/engine
+	$(PY) -m pytest -q tests/systemd
+
+.PHONY: systemd
+systemd: setup ## Hosts that really boot (as root; elsewhere a skip that says why)
+	$(PY) -m pytest -q tests/systemd
 
 .PHONY: unit
 unit: .venv/.made ## Seconds: no sshd, no engine

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ddops.cli.options import as_json
+from ddops.lab.faults import KINDS, parse_fault
 from ddops.lab.spec import ENGINES, GPU_KINDS, LabSpec
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
@@ -31,18 +32,30 @@ def lab() -> None:
 )  # fmt: skip
 @click.option(
     "--engine", type=click.Choice(ENGINES),
-    help="The real SGLang on CPU, or a stand-in.  [default: sglang-cpu; sim with --gpu]",
+    help="The real SGLang on CPU, or a stand-in.  [default: sglang-cpu; sim with --gpu, --systemd]",
+)  # fmt: skip
+@click.option(
+    "--systemd", is_flag=True,
+    help="Hosts that boot a system of their own: real units, reboots, networks. Needs root.",
+)  # fmt: skip
+@click.option(
+    "--wheelhouse", type=click.Path(file_okay=False, resolve_path=True),
+    help="With --systemd: a folder of wheels that the hosts see, read-only.",
 )  # fmt: skip
 @click.pass_obj
-def up(app: App, hosts: int, gpu: str, engine: str | None) -> None:
+def up(
+    app: App, hosts: int, gpu: str, engine: str | None, systemd: bool, wheelhouse: str | None
+) -> None:
     """Bring the lab up. Does nothing when it is up already.
 
     \b
     ddops lab up
     ddops lab up --hosts 3 --engine sim
     ddops lab up --gpu b300
+    ddops lab up --systemd --hosts 4
     """
-    spec = LabSpec(hosts, gpu, engine or ("sglang-cpu" if gpu == "cpu" else "sim"))
+    real = gpu == "cpu" and not systemd
+    spec = LabSpec(hosts, gpu, engine or ("sglang-cpu" if real else "sim"), systemd, wheelhouse)
     own = app.inventory
     origins = {
         **{n: h.origin for n, h in own.hosts.items()},
@@ -69,18 +82,68 @@ def down(app: App) -> None:
 
 
 @lab.command()
+@click.argument("host")
+@click.argument("kind", type=click.Choice(tuple(KINDS)))
+@click.argument("value", required=False)
+@click.pass_obj
+def fault(app: App, host: str, kind: str, value: str | None) -> None:
+    """Make something go wrong with a lab host, until `ddops lab heal`.
+
+    \b
+    ddops lab fault lab1 reboot
+    ddops lab fault lab1 netloss 20%
+    ddops lab fault lab1 netdelay 50ms
+    ddops lab fault lab1 netrate 1mbit
+
+    \b
+    reboot    the power is cut, and switched on again
+    netdown   the cable is pulled
+    netloss   packets are lost, each way
+    netdelay  round trips take longer
+    netrate   a slow line, each way
+    diskfull  not one block is left
+    freeze    every process stops where it is
+
+    Hosts that do not boot (a lab without --systemd) know `freeze` alone.
+    """
+    made = parse_fault(kind, value)
+    app.lab().fault(host, made)
+    done = "is booting again" if kind == "reboot" else f"has {made}"
+    app.say(f"{done}; next: ddops lab heal {host}" if kind != "reboot" else done, host)
+
+
+@lab.command()
+@click.argument("host")
+@click.pass_obj
+def heal(app: App, host: str) -> None:
+    """Undo every fault of a lab host; switch it on when it is off.
+
+    \b
+    ddops lab heal lab1
+    """
+    app.lab().heal(host)
+    app.say("has no faults", host)
+
+
+@lab.command()
 @as_json
 @click.pass_obj
 def status(app: App, as_json: bool) -> None:
-    """Hosts of the lab, their addresses and ports."""
+    """Hosts of the lab, their addresses and ports, and what ails them."""
     from ddops.cli.output import emit_json, emit_table
 
     state = app.lab().state()
     hosts = state.hosts if state is not None else ()
-    rows = [(h.name, f"{h.address}:{h.ssh_port}", str(h.service_port)) for h in hosts]
+    seen = app.lab().seen(state) if state is not None and state.ready else {}
+    rows = [
+        (h.name, f"{h.address}:{h.ssh_port}", str(h.service_port), *seen.get(h.name, ("?", "")))
+        for h in hosts
+    ]
+    names = ("name", "ssh", "service_port", "state", "faults")
     if as_json:
-        emit_json("lab", [{"name": n, "ssh": s, "service_port": int(p)} for n, s, p in rows])
+        emit_json("lab", [dict(zip(names, r, strict=True)) | {"service_port": int(r[2])}
+                          for r in rows])  # fmt: skip
     elif rows:
-        emit_table(("HOST", "SSH", "SERVICE PORT"), rows)
+        emit_table(("HOST", "SSH", "SERVICE PORT", "STATE", "FAULTS"), rows)
     else:
         app.say("no lab is up; next: ddops lab up")

@@ -18,7 +18,7 @@ from ddops.inventory.model import Host, Service
 from ddops.layout import HostLayout, ServiceLayout
 from ddops.model import GateResult, State
 from ddops.render import render
-from ddops.supervise import ProcessSupervisor, ServiceState, Supervisor
+from ddops.supervise import ProcessSupervisor, ServiceState, Supervisor, SystemdSupervisor
 from ddops.transport import Transport
 from ddops.transport.files import link_atomically, make_dirs, read_file, send_tree, write_file
 
@@ -72,13 +72,8 @@ class ServiceOnHost:
 
     @property
     def supervisor(self) -> Supervisor:
-        if self.host.supervisor != "process":
-            raise RefusedError(
-                f"{self.host.name}: the systemd supervisor cannot be driven yet",
-                why="this version deploys to hosts whose supervisor is `process`",
-                next=f"ddops deploy {self.host.name} --dry-run shows the unit",
-            )
-        return ProcessSupervisor(self.transport, self.layout, self.host.python)
+        kind = ProcessSupervisor if self.host.supervisor == "process" else SystemdSupervisor
+        return kind(self.transport, self.layout, self.host.python)
 
     def observe(self, *, http: bool = True) -> Observation:
         return observe(
@@ -143,6 +138,15 @@ class ServiceOnHost:
                 if read_file(self.transport, f"{target}/{name}") != text.encode():
                     write_file(self.transport, f"{target}/{name}", text.encode())
         self._stage_secrets(release, target, resolve)
+        self._stage_supervisor(release)
+        return fresh
+
+    def _stage_supervisor(self, release: Release) -> None:
+        """What the supervisor needs beside the release; a unit is part of it, and is looked at."""
+        where, supervisor = self.where, self.supervisor
+        if isinstance(supervisor, SystemdSupervisor):
+            supervisor.verify(self.service.name, release.digest)
+            return
         program = render(
             self.lookup,
             "program.conf.j2",
@@ -157,7 +161,6 @@ class ServiceOnHost:
             },
         )
         write_file(self.transport, where.program, program.encode(), 0o600)
-        return fresh
 
     def _stage_secrets(
         self, release: Release, target: str, resolve: Callable[[str], Secret]

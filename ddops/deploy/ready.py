@@ -58,7 +58,7 @@ class Waiter:
                 continue
             ours = seen.launch is not None and seen.launch.op_id == self.op_id
             now = self.clock.monotonic()
-            if ours and seen.health is not None and seen.health.status == 200:
+            if ours and seen.healthy:
                 return seen
             self._fail_fast(seen, ours, now, began)
             if seen.log_size != size:

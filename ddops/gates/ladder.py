@@ -30,7 +30,26 @@ def judge_g0(first: Observation, last: Observation, op_id: str) -> GateResult:
         return GateResult("G0", Verdict.FAIL, "the engine was restarted while we looked", evidence)
     if last.launch.op_id != op_id:
         return GateResult("G0", Verdict.FAIL, "the engine was started by another deploy", evidence)
+    wrong = _unit_wrong(first, last)
+    if wrong is not None:
+        return GateResult("G0", wrong[0], wrong[1], evidence)
     return GateResult("G0", Verdict.PASS, f"pid {last.pid} is stable", evidence)
+
+
+def _unit_wrong(first: Observation, last: Observation) -> tuple[Verdict, str] | None:
+    """What systemd says against it; None where it says nothing, or is not there."""
+    unit, launch = last.unit, last.launch
+    if unit is None or launch is None:
+        return None
+    if unit.active == "unknown":
+        return Verdict.UNKNOWN, f"{unit.name} cannot be asked for: {unit.why}"
+    if unit.active != "active":
+        return Verdict.FAIL, f"{unit.name} is {unit.active}"
+    if unit.main_pid != launch.guard_pid:
+        return Verdict.FAIL, f"{unit.name} has main pid {unit.main_pid}, not {launch.guard_pid}"
+    if first.unit is not None and first.unit.restarts != unit.restarts:
+        return Verdict.FAIL, f"{unit.name} was restarted while we looked"
+    return None
 
 
 def judge_g1(seen: Observation) -> GateResult:

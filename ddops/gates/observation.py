@@ -51,6 +51,18 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Unit:
+    """What systemd says of the service's unit; `active` is its own word, or `unknown`."""
+
+    name: str
+    active: str
+    main_pid: int | None = None
+    restarts: int | None = None
+    result: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """`log_tail` is raw: it is redacted before it is shown or stored."""
 
@@ -68,6 +80,13 @@ class Observation:
     health: Answer | None = None
     model_info: Answer | None = None
     server_info: Answer | None = None
+    unit: Unit | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """The engine says it is well, and systemd, where it is asked, that the start is over."""
+        started = self.unit is None or self.unit.active == "active"
+        return started and self.health is not None and self.health.status == 200
 
 
 def observe(
@@ -134,7 +153,17 @@ def _observation(raw: dict[str, dict[str, object]]) -> Observation:
         health=_answer(raw.get("health")),
         model_info=_answer(raw.get("model_info")),
         server_info=_answer(raw.get("server_info")),
+        unit=_unit(raw.get("unit")),
     )
+
+
+def _unit(raw: dict[str, object] | None) -> Unit | None:
+    if raw is None:
+        return None
+    return Unit(
+        str(raw["name"]), str(raw["active"]), _whole(raw.get("main_pid")),
+        _whole(raw.get("restarts")), str(raw.get("result", "")), str(raw.get("why", "")),
+    )  # fmt: skip
 
 
 def _launch(raw: dict[str, object] | None) -> Launch | None:

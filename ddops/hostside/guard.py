@@ -27,7 +27,8 @@ PR_SET_PDEATHSIG = 1
 TAG = "DDOPS_SERVICE"
 
 
-def main(argv):
+def main(argv, cgroup="", on_start=None):
+    """`cgroup` is the control group of our systemd unit; `on_start` is given the launch record."""
     service_dir = os.path.abspath(argv[1])
     with open(os.path.join(service_dir, "current", "launch.json"), encoding="utf-8") as f:
         spec = json.load(f)
@@ -38,16 +39,18 @@ def main(argv):
     if leftover:
         print("ddops guard: ending leftovers of an earlier start: %s" % leftover, flush=True)
         end(service_dir, leftover, float(spec["stop_grace_s"]))
-    guard = Guard(service_dir, spec)
+    guard = Guard(service_dir, spec, cgroup, on_start)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, guard.on_signal)
     return guard.run()
 
 
 class Guard:
-    def __init__(self, service_dir, spec):
+    def __init__(self, service_dir, spec, cgroup="", on_start=None):
         self.dir = service_dir
         self.spec = spec
+        self.cgroup = cgroup
+        self.on_start = on_start
         self.asked_at = None
         self.pid = None
 
@@ -56,26 +59,29 @@ class Guard:
             self.asked_at = time.monotonic()
 
     def run(self):
-        nonce = os.environ.get("INVOCATION_ID", "")[:12] or secrets.token_hex(6)
+        # systemd's name for this very start; without a unit of our own it is somebody else's.
+        invocation = os.environ.get("INVOCATION_ID", "") if self.cgroup else ""
+        nonce = invocation[:12] or secrets.token_hex(6)
         version = "%s-%s" % (self.spec["release"][:12], nonce)
         argv = [*self.spec["argv"], "--weight-version", version]
         env = {**os.environ, **self.spec["env"], **read_secrets(self.dir), TAG: self.dir}
         env["DDOPS_LAUNCH"] = nonce
         self.pid = spawn(argv, env)
-        write_json(
-            os.path.join(self.dir, "run", "launch.json"),
-            {
-                "nonce": nonce,
-                "weight_version": version,
-                "release": self.spec["release"],
-                "op_id": read_text(os.path.join(self.dir, "run", "op_id")),
-                "pid": self.pid,
-                "guard_pid": os.getpid(),
-                "start_ticks": start_ticks(self.pid),
-                "boot_id": boot_id(),
-                "started": time.time(),
-            },
-        )
+        record = {
+            "nonce": nonce,
+            "weight_version": version,
+            "release": self.spec["release"],
+            "op_id": read_text(os.path.join(self.dir, "run", "op_id")),
+            "pid": self.pid,
+            "guard_pid": os.getpid(),
+            "start_ticks": start_ticks(self.pid),
+            "boot_id": boot_id(),
+            "started": time.time(),
+            "cgroup": self.cgroup,
+        }
+        write_json(os.path.join(self.dir, "run", "launch.json"), record)
+        if self.on_start is not None:
+            self.on_start(record)
         status = self.wait()
         end(self.dir, descendants(os.getpid()), float(self.spec["stop_grace_s"]))
         if os.WIFSIGNALED(status):

@@ -16,6 +16,7 @@ import glob
 import http.client
 import json
 import os
+import subprocess
 import sys
 import time
 
@@ -50,6 +51,7 @@ def observe(args):
         "current": current(args.service_dir),
         "launch": launch,
         "engine": engine,
+        "unit": unit(launch),
         "port": listening(args.port, args.service_dir, launch if engine["state"] == "up" else None),
         "log": log_end(os.path.join(args.service_dir, "log", "engine.log"), args.log_bytes),
     }
@@ -97,7 +99,8 @@ def listening(port, service_dir, launch):
         return {"port": port, "listening": True, "owned": False, "owner": "another user's process"}
     # The tag holds without a launch record too: a start that was cut short is still ours.
     owned = tag(pid) == service_dir or (
-        launch is not None and launch["guard_pid"] in ancestors(pid)
+        launch is not None
+        and (launch["guard_pid"] in ancestors(pid) or in_group(pid, launch.get("cgroup")))
     )
     return {
         "port": port,
@@ -132,6 +135,58 @@ def socket_owner(inodes):
         except OSError:
             continue  # gone, or another user's
     return None
+
+
+def unit(launch):
+    """What systemd says of the unit that the launch belongs to; null without one."""
+    group = (launch or {}).get("cgroup")
+    if not group:
+        return None
+    out = {"name": os.path.basename(group), "active": "unknown"}
+    names = ("ActiveState", "SubState", "MainPID", "NRestarts", "Result")
+    words = ["systemctl", "show", "--property=" + ",".join(names), out["name"]]
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        out["why"] = str(error)[:200]
+        return out
+    seen = dict(x.split("=", 1) for x in done.stdout.decode("utf-8", "replace").splitlines())
+    out.update(
+        active=seen["ActiveState"], sub=seen["SubState"], main_pid=int(seen["MainPID"]),
+        restarts=int(seen["NRestarts"]), result=seen["Result"],
+    )  # fmt: skip
+    return out
+
+
+def in_group(pid, group):
+    """Whether a process is in the control group, or in one below it: it cannot leave by forking."""
+    if not group or group == "/":
+        return False
+    try:
+        with open("/proc/%d/cgroup" % pid, encoding="utf-8", errors="replace") as f:
+            seen = managed(f.read())
+    except OSError:
+        return False
+    return seen is not None and (seen + "/").startswith(group + "/")
+
+
+def managed(text):
+    """The group that systemd manages, of /proc/PID/cgroup: version 2, else the named one of 1.
+
+    Version 2 alone has one line, `0::/path`. Version 1 has a line for each controller and
+    `N:name=systemd:/path`. Both at once is common; then the one that is not the root is meant.
+    """
+    found = {}
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if (number, controllers) == ("0", ""):
+            found[2] = path
+        elif controllers == "name=systemd":
+            found[1] = path
+    if found.get(2, "/") != "/":
+        return found[2]
+    return found.get(1, found.get(2))
 
 
 def ancestors(pid):

@@ -9,13 +9,16 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddops.errors import DdopsError, LockHeldError, RefusedError
+from ddops.errors import DdopsError, LockHeldError, RefusedError, UsageError
 from ddops.events import Event, Reporter
+from ddops.lab import boot, hold, needs, rootfs
+from ddops.lab.booted import WHEELHOUSE
+from ddops.lab.faults import Fault
 from ddops.lab.host import find_sshd, keygen, make_host, place, start_sshd
 from ddops.lab.processes import end_all, lab_processes, with_descendants
 from ddops.lab.spec import LabHost, LabPaths, LabSpec, LabState
@@ -46,7 +49,7 @@ class Lab:
                     return old, False
                 raise RefusedError(
                     f"a lab of another shape is up: {old.spec.hosts} x {old.spec.gpu},"
-                    f" engine {old.spec.engine}",
+                    f" engine {old.spec.engine}{', systemd' if old.spec.systemd else ''}",
                     next="ddops lab down",
                 )
             clash = sorted(taken & {*spec.names(), "lab"})
@@ -59,9 +62,9 @@ class Lab:
             if self.paths.dir.exists():
                 self._say("a lab that did not end well is in the way; cleaning it")
                 self._clean(old)
-            sshd = find_sshd()
+            start = self._ready_to(spec)
             try:
-                return self._start(spec, sshd), True
+                return start(), True
             except BaseException:
                 self._clean(self.state())
                 raise
@@ -75,20 +78,78 @@ class Lab:
             lock.unlink()  # nobody waits for it: a second command is told, not queued
             return there
 
+    def fault(self, name: str, fault: Fault) -> None:
+        """Make something go wrong with one host; it stays so until `heal`."""
+        state = self._one(name)
+        if state.spec.systemd:
+            request = {"do": "fault", "host": name, "kind": fault.kind, "amount": fault.amount}
+            boot.ask(self.paths, request)
+        else:
+            hold.fault(self.paths, name, fault)
+
+    def heal(self, name: str) -> None:
+        """Undo the host's faults; a host that is off is switched on."""
+        state = self._one(name)
+        if state.spec.systemd:
+            boot.ask(self.paths, {"do": "heal", "host": name})
+        else:
+            hold.heal(self.paths, name)
+
+    def seen(self, state: LabState) -> dict[str, tuple[str, str]]:
+        """Each host's state and faults, as the lab sees them."""
+        if not state.spec.systemd:
+            return {h.name: (hold.seen(self.paths, h.name), "") for h in state.hosts}
+        hosts = boot.ask(self.paths, {"do": "status"})["hosts"]
+        assert isinstance(hosts, dict)  # noqa: S101 - the holder's answer
+        return {n: (h["state"], ", ".join(h["faults"])) for n, h in hosts.items()}
+
+    def _one(self, name: str) -> LabState:
+        state = self.state()
+        if state is None or not state.ready:
+            raise RefusedError("no lab is up", next="ddops lab up --systemd")
+        if name not in {h.name for h in state.hosts}:
+            names = ", ".join(h.name for h in state.hosts)
+            raise UsageError(f"the lab has no host {name}", next=f"one of: {names}")
+        return state
+
     def state(self) -> LabState | None:
         try:
             return LabState.load(self.paths.state.read_text())
         except (OSError, ValueError, KeyError, TypeError, DdopsError):
             return None  # none, or half written by one that crashed: cleaned all the same
 
-    def _start(self, spec: LabSpec, sshd: str) -> LabState:
-        self.paths.dir.mkdir(parents=True, mode=0o700)
+    def _ready_to(self, spec: LabSpec) -> Callable[[], LabState]:
+        """Look for all that a start needs, and make what is only made once."""
         self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        hosts = _placed(spec)
-        state = LabState(spec, hosts, ready=False, made=_privsep_dir())
+        if spec.systemd:
+            needs.require(spec.hosts, spec.wheelhouse)
+            folder = rootfs.ensure(self.cache, self.lookup, self._say)
+            return lambda: self._boot(spec, folder)
+        sshd = find_sshd()
+        return lambda: self._start(spec, sshd)
+
+    def _lay_down(self, spec: LabSpec, made: tuple[str, ...]) -> LabState:
+        """The lab's folder, with what is known before anything runs."""
+        self.paths.dir.mkdir(parents=True, mode=0o700)
+        state = LabState(spec, _placed(spec), ready=False, made=made)
         self._write(state)
         keygen(self.paths.key, "lab login")
         shutil.copy2(f"{self.paths.key}.pub", self.paths.dir / "authorized_keys")
+        return state
+
+    def _boot(self, spec: LabSpec, folder: Path) -> LabState:
+        state = self._lay_down(spec, ())
+        lab = boot.boot(self.paths, spec, state.hosts, folder)
+        self._write_ssh(state.hosts, "ops")
+        self._write_inventory(spec, state.hosts)
+        lab.wait(state.hosts)
+        state = replace(state, ready=True)
+        self._write(state)
+        return state
+
+    def _start(self, spec: LabSpec, sshd: str) -> LabState:
+        state = self._lay_down(spec, _privsep_dir())
+        hosts = state.hosts
         for host in hosts:
             make_host(self.paths, host, spec, self.lookup, self.cache)
             start_sshd(self.paths, host, sshd)
@@ -105,7 +166,7 @@ class Lab:
         temp.write_text(state.dump())
         temp.replace(self.paths.state)
 
-    def _write_ssh(self, hosts: tuple[LabHost, ...]) -> None:
+    def _write_ssh(self, hosts: tuple[LabHost, ...], user: str | None = None) -> None:
         known, config = [], []
         for h in hosts:
             kind, key = (self.paths.host(h.name) / "hostkey.pub").read_text().split()[:2]
@@ -113,8 +174,9 @@ class Lab:
             config.append(f"Host {h.name}\n  HostName {h.address}\n  Port {h.ssh_port}\n")
         self.paths.known_hosts.write_text("".join(known))
         quoted = f'"{self.paths.known_hosts}"'
+        login = f"  User {user}\n" if user else ""
         config.append(
-            f'Host *\n  IdentityFile "{self.paths.key}"\n  IdentitiesOnly yes\n'
+            f'Host *\n{login}  IdentityFile "{self.paths.key}"\n  IdentitiesOnly yes\n'
             f"  IdentityAgent none\n  UserKnownHostsFile {quoted}\n"
             "  GlobalKnownHostsFile /dev/null\n"
             "  StrictHostKeyChecking yes\n  BatchMode yes\n  ConnectTimeout 10\n"
@@ -144,10 +206,17 @@ class Lab:
         (folder / f"{name}.toml").write_text(f"# Of the lab: made-up answers.\n{golden}{text}")
 
     def _alive(self, state: LabState) -> bool:
+        if state.spec.systemd:
+            try:
+                boot.ask(self.paths, {"do": "status"})
+            except DdopsError:
+                return False
         return all(_listening(h) for h in state.hosts)
 
     def _clean(self, state: LabState | None) -> None:
         where = self.paths.dir
+        boot.end(self.paths)
+        hold.wake(lab_processes(where))
         left = end_all(lambda: with_descendants(lab_processes(where)), grace_s=STOP_GRACE_S)
         if left:
             raise DdopsError(f"processes of the lab cannot be ended: {left}", next="ps -fp <pid>")
@@ -215,6 +284,8 @@ def _wait_listening(host: LabHost) -> None:
 
 
 def _host_toml(paths: LabPaths, spec: LabSpec, host: LabHost) -> str:
+    if spec.systemd:
+        return _booted_toml(paths, spec, host)
     cpu = spec.gpu == "cpu"
     groups = ["lab"] if cpu else ["lab-gpu"]
     values: dict[str, object] = {
@@ -230,8 +301,30 @@ def _host_toml(paths: LabPaths, spec: LabSpec, host: LabHost) -> str:
     variables: dict[str, object] = {"port": host.service_port}
     if not cpu:
         variables["root"] = str(paths.host(host.name) / "root")
-    lines = [f"[hosts.{host.name}]"]
-    lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()]
-    lines += [f"[hosts.{host.name}.vars]"]
-    lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in variables.items()]
-    return "\n".join(lines) + "\n\n"
+    return (
+        _table(f"hosts.{host.name}", values) + _table(f"hosts.{host.name}.vars", variables) + "\n"
+    )
+
+
+def _booted_toml(paths: LabPaths, spec: LabSpec, host: LabHost) -> str:
+    values: dict[str, object] = {
+        "ssh": host.name,
+        "ssh_config": str(paths.ssh_config),
+        "groups": ["lab"],
+        "engine_dir": "/opt/ddops",
+        "class": "cpu",
+        "engine_env": spec.engine,
+        "supervisor": "systemd",
+        "simulated": False,
+    }
+    if spec.wheelhouse:
+        values["wheelhouse"] = WHEELHOUSE
+    variables: dict[str, object] = {"port": host.service_port}
+    return (
+        _table(f"hosts.{host.name}", values) + _table(f"hosts.{host.name}.vars", variables) + "\n"
+    )
+
+
+def _table(name: str, values: Mapping[str, object]) -> str:
+    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()]
+    return "\n".join([f"[{name}]", *lines]) + "\n"

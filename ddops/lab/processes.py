@@ -8,10 +8,13 @@ signalled through a pidfd where the kernel has them, so that a reused id is neve
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from ddops.errors import DdopsError
 
 TAG = "DDOPS_LAB"
 
@@ -27,6 +30,17 @@ def lab_processes(lab_dir: Path) -> list[int]:
         if tag in _items(pid, "environ") or _is_our_sshd(pid, config):
             out.append(pid)
     return out
+
+
+def host_processes(lab_dir: Path, host: str) -> list[int]:
+    """Pids of one host that is made of processes: its sshd, its sessions, all that it started."""
+    tag = os.fsencode(f"DDOPS_LAB_HOST={host}")
+    config = os.fsencode(f"{lab_dir}/hosts/{host}/")
+    all_of_it = with_descendants(
+        [p for p in lab_processes(lab_dir)
+         if tag in _items(p, "environ") or _is_our_sshd(p, config)]
+    )  # fmt: skip
+    return sorted(all_of_it)
 
 
 def _is_our_sshd(pid: int, config: bytes) -> bool:
@@ -79,13 +93,44 @@ def end_all(
                 return []
             for pid in left:
                 if pid not in told:
-                    _send(pid, signum)
+                    signal_one(pid, signum)
                     told.add(pid)
             sleep(0.05)
     return find()
 
 
-def _send(pid: int, signum: signal.Signals) -> None:
+def end_at_once(find: Callable[[], list[int]], *, limit_s: float = 20.0) -> None:
+    """KILL what `find` names, and wait until each has ended: one that ends still holds things.
+
+    The first process of a pid namespace has ended when all others of it have.
+    """
+    end = time.monotonic() + limit_s
+    while pids := find():
+        for pid in pids:
+            kill_and_wait(pid, end - time.monotonic())
+        if time.monotonic() > end:
+            raise DdopsError(f"processes of the lab cannot be ended: {pids}", next="ps -fp <pid>")
+
+
+def kill_and_wait(pid: int, limit_s: float = 20.0) -> None:
+    """KILL one process, and wait until it has ended."""
+    signal_one(pid, signal.SIGKILL)
+    wait_gone(pid, limit_s)
+
+
+def wait_gone(pid: int, limit_s: float) -> None:
+    """Until a process has ended; one that only waits for its parent to look has."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return  # gone
+    try:
+        select.select([fd], [], [], max(0.0, limit_s))
+    finally:
+        os.close(fd)
+
+
+def signal_one(pid: int, signum: signal.Signals) -> None:
     try:
         fd = os.pidfd_open(pid)
     except OSError:

@@ -16,11 +16,16 @@ MAX_HOSTS = 64
 
 @dataclass(frozen=True, slots=True)
 class LabSpec:
-    """`hosts` hosts of one kind. `engine` is what provision builds on them."""
+    """`hosts` hosts of one kind. `engine` is what provision builds on them.
+
+    `systemd` hosts boot a system of their own; `wheelhouse` is a folder that they see, read-only.
+    """
 
     hosts: int = 1
     gpu: str = "cpu"
     engine: str = "sglang-cpu"
+    systemd: bool = False
+    wheelhouse: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.hosts <= MAX_HOSTS:
@@ -32,6 +37,17 @@ class LabSpec:
             raise UsageError(
                 f"a recorded {self.gpu} host has no GPU behind it and runs no real engine",
                 next=f"ddops lab up --gpu {self.gpu} --engine sim",
+            )
+
+        if self.systemd and (self.gpu != "cpu" or self.engine != "sim"):
+            raise UsageError(
+                "hosts that boot systemd run the stand-in engine, and no recorded GPU",
+                next="ddops lab up --systemd",
+            )
+        if self.wheelhouse is not None and not self.systemd:
+            raise UsageError(
+                "a wheelhouse is mounted on hosts that boot; others see the machine's own folders",
+                next="set `wheelhouse` of the host in inventory/hosts.toml",
             )
 
     def names(self) -> list[str]:
