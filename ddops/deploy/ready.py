@@ -90,6 +90,8 @@ class Waiter:
 
     def _fail_fast(self, seen: Observation, ours: bool, now: float, began: float) -> None:
         if not ours:
+            if seen.launch is not None and not seen.launch.op_id:  # nobody's start but a boot's
+                raise self._failed(seen, "G0", "the host was booted, and this start is gone")
             if now - began > APPEAR_S:
                 raise self._failed(seen, "G0", "the engine was not started")
             return

@@ -21,13 +21,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from ddops.errors import DdopsError
-from ddops.lab import netplan
+from ddops.lab import cgroups, netplan
 from ddops.lab.booted import Booted, LabCommandError, run
 from ddops.lab.faults import Fault
 from ddops.lab.relay import serve_tcp
 
 READY = b"ready\n"
 _REQUEST_LIMIT = 4096
+_LOOK_S = 5.0
 
 
 class Holder:
@@ -35,12 +36,14 @@ class Holder:
 
     def __init__(self, plan: Mapping[str, object]) -> None:
         self.dir = Path(str(plan["dir"]))
+        self.plan = self.dir / "holder.json"
+        self.group = str(plan["group"])
         wheels = plan["wheelhouse"]
         names = plan["hosts"]
         assert isinstance(names, list)  # noqa: S101 - our own file
         self.hosts = {
             name: Booted(
-                name, index, self.dir / "hosts" / name, str(plan["group"]), str(plan["rootfs"]),
+                name, index, self.dir / "hosts" / name, self.group, str(plan["rootfs"]),
                 str(wheels) if wheels else None,
             )
             for index, name in enumerate(names, 1)
@@ -61,8 +64,9 @@ class Holder:
 
     async def watch(self) -> None:
         """Collect what ended; boot again whatever asked for it."""
-        while True:
-            await self.changed.wait()
+        while self.plan.exists():  # a lab whose folder was deleted has nobody to end it
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), _LOOK_S)
             self.changed.clear()
             async with self.busy:
                 for host in self.hosts.values():
@@ -175,6 +179,9 @@ async def hold(plan: Mapping[str, object]) -> int:
     async with await asyncio.start_unix_server(holder.answer, sock=control, limit=_REQUEST_LIMIT):
         stop = asyncio.create_task(ended.wait())
         await asyncio.wait([stop, *jobs[1:]], return_when=asyncio.FIRST_COMPLETED)
+    for host in holder.hosts.values():
+        host.power_off()
+    cgroups.remove(holder.group)
     for job in jobs[1:]:
         if job.done() and (error := job.exception()):
             raise error

@@ -55,7 +55,12 @@ class BootedProject(Project):
 
     def up(self, *more: str) -> None:
         """The first one on a machine builds the root filesystem too."""
-        done = self.spawn("lab", "up", "--systemd", *more).end(400)
+        run = self.spawn("lab", "up", "--systemd", *more)
+        try:
+            done = run.end(400)
+        except BaseException:  # Ctrl-C of a whole test run: nobody would take down what comes up
+            run.kill()
+            raise
         assert done.rc == 0, done
 
     def host(self, name: str) -> BootedHost:

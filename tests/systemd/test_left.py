@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -101,6 +102,12 @@ def test_after_a_crash_up_just_works(up: Up) -> None:
     assert up.project.sh("lab2", "hostname") == "lab2"
     up.project.ok("lab", "down")
     assert machine(up.project) == up.before
+
+
+def test_a_lab_whose_folder_was_deleted_ends_by_itself(up: Up) -> None:
+    shutil.rmtree(up.project.lab.dir)
+    until(lambda: still_there(up.processes, up.spaces) == NOTHING, what="the end of it all")
+    until(lambda: machine(up.project) == up.before, what="the end of its control groups")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -44,6 +44,7 @@ def test_a_reboot_in_the_middle_of_a_deploy_goes_back(
     reboot(lab, serving)
     done = run.end()
     assert done.rc == 5, done
+    assert "the host was booted, and this start is gone" in done.err
     assert serving.serves() == serving.current == serving.committed == old
     assert not serving.locked
     assert serving.states()["restored"] == "ok"

@@ -154,6 +154,14 @@ def test_a_start_that_never_shows_is_given_up() -> None:
     assert APPEAR_S < clock.t < APPEAR_S + 2
 
 
+def test_a_boot_in_between_is_told_as_one_and_at_once() -> None:
+    """Only a boot starts without an operation: this deploy's own start has gone with the host."""
+    wait, clock = waiter(iter([look(None), look(), look(nonce="b", op="", status=200)]))
+    with pytest.raises(GateFailed, match="the host was booted"):
+        wait.ready()
+    assert clock.t < 2
+
+
 def test_lines_of_an_earlier_start_do_not_count() -> None:
     old = "CUDA out of memory\n"
     wait, _ = waiter(
