@@ -5,12 +5,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from ddops.command import cmd
 from ddops.errors import CommandFailed, RefusedError
 from ddops.lab.needs import PATH
 from ddops.render import Lookup
@@ -78,7 +78,7 @@ def _build(target: Path, suite: str, lines: list[str], packages: list[str], hook
         "unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private",
         "--mount-proc", "mmdebstrap", "--mode=root", "--variant=minbase",
         f"--include={','.join(packages)}", '--aptopt=Acquire::Languages "none"', *options,
-        f'--customize-hook=sh {shlex.quote(str(hook))} "$1"', suite, str(temp), *lines,
+        f'--customize-hook={cmd("sh", str(hook)).render()} "$1"', suite, str(temp), *lines,
     ]  # fmt: skip
     try:
         done = subprocess.run(
