@@ -163,6 +163,8 @@ def fab_06(look: Look) -> Outcome:
     proof = (look.chain.proved or {}).get("nccl")
     if proof is None:
         return unknown("nobody has tried it", "ddops check HOST --prove")
+    if proof.get("skipped"):
+        return unknown(str(proof["skipped"]))
     words = str(proof.get("error") or "")
     if re.search(r"\b401\b|cuMulticast|NVLS", words):
         return warn(f"NVLS fails: {words[:120]}")

@@ -1,5 +1,8 @@
 """Real collections, redacted: one and two NVIDIA H200 in a virtual machine, driver 580.159.04.
 
+`h200-engine` has SGLang 0.5.23 there with a kernel wheel and a torch that it does not pin, and the
+results of `--prove`.
+
 Captured on 2026-11-29 with the collector as it is. Left out: the kernel log, boot parameters,
 ids. What a healthy machine of another kind than ours looks like must not be refused.
 """
@@ -12,7 +15,7 @@ import pytest
 
 from ddops.compat import Finding, Subject, judge_all
 from ddops.model import Verdict
-from ddops.probe import parse_facts
+from ddops.probe import Chain, parse_facts
 
 CAPTURES = Path(__file__).resolve().parents[2] / "fixtures" / "captures"
 
@@ -48,3 +51,22 @@ def test_a_setting_that_only_the_host_has_is_told() -> None:
 def test_one_gpu_is_no_fault_of_a_fabric() -> None:
     assert findings("h200-1")["FAB-04"].verdict is Verdict.UNKNOWN
     assert findings("h200-2")["FAB-04"].verdict is Verdict.PASS
+
+
+def test_a_wheel_set_that_does_not_fit_is_refused_though_each_part_works() -> None:
+    """Kernel wheel 0.4.5 beside torch 2.11: both run there, and SGLang 0.5.23 wants neither."""
+    seen = findings("h200-engine")
+    assert [f.check for f in seen.values() if f.refuses] == ["PY-02"]
+    assert "sglang-kernel is 0.4.5, wanted ==0.4.10" in seen["PY-02"].seen
+    for check in ("PY-03", "PY-04", "PY-05", "TOOL-02", "TOOL-06"):
+        assert seen[check].verdict is Verdict.PASS, check
+    facts = parse_facts((CAPTURES / "h200-engine.json").read_text())
+    proved = Chain(facts).proved
+    assert proved is not None
+    assert proved["kernel"] == {"ok": True, "op": "silu_and_mul", "s": proved["kernel"]["s"]}
+    targets = Chain(facts).probes["env"]["objects"]["sgl_kernel/sm90/common_ops.abi3.so"]["targets"]  # type: ignore[index]
+    assert {"sm_90a", "sm_100a", "sm_103a", "sm_120a"} <= set(targets)
+
+
+def test_a_proof_that_one_gpu_cannot_give_is_unknown_with_its_reason() -> None:
+    assert findings("h200-engine")["FAB-06"].seen == "fewer than two GPUs"
