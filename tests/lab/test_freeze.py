@@ -9,7 +9,7 @@ import pytest
 from tests.lab.harness import HostView, Project
 
 
-def test_a_frozen_host_answers_nobody_until_it_is_healed(lab: Project, serving: HostView) -> None:
+def test_a_host_that_is_frozen_answers_nobody_until_it_is_healed(lab: Project, serving: HostView) -> None:
     assert serving.get("/health") is not None
     lab.ok("lab", "fault", serving.name, "freeze")
     try:
@@ -35,7 +35,7 @@ def test_what_such_a_host_cannot_have_is_refused(lab: Project, kind: tuple[str, 
     assert "ddops lab up --systemd" in done.err
 
 
-def test_a_lab_with_a_frozen_host_goes_down_at_once(make_project: object) -> None:
+def test_a_lab_with_a_frozen_member_goes_down_at_once(make_project: object) -> None:
     assert callable(make_project)
     project = make_project("frozen")
     project.ok("lab", "up", "--engine", "sim")

@@ -20,7 +20,6 @@ from tests.lab.test_deploy import (
     test_another_profile_is_another_release_and_commits_only_when_gated,
     test_first_deploy_is_live_and_its_story_is_told,
     test_one_late_answer_is_no_reason_to_restart,
-    test_the_release_before_is_kept_however_old_and_no_more_than_said,
     test_the_second_deploy_changes_nothing,
     test_the_supervisor_outlives_the_controller,
 )
@@ -32,7 +31,6 @@ __all__ = [
     "test_another_profile_is_another_release_and_commits_only_when_gated",
     "test_first_deploy_is_live_and_its_story_is_told",
     "test_one_late_answer_is_no_reason_to_restart",
-    "test_the_release_before_is_kept_however_old_and_no_more_than_said",
     "test_the_second_deploy_changes_nothing",
     "test_the_supervisor_outlives_the_controller",
 ]

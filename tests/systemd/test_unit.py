@@ -46,13 +46,11 @@ def unhurried(serving: BootedHost) -> Iterator[BootedHost]:
 
 
 def stray(host: BootedHost, *, inside: bool) -> int:
-    """A stray process, in the unit's control group or outside; the machine's number of it."""
+    """A stray process, in the unit's control group or another; the machine's number of it."""
     before = set(host.processes())
-    script = 'exec env -i python3 -c "$1" "$2"'
-    if inside:
-        group = "/sys/fs/cgroup" + host.unit("ControlGroup")["ControlGroup"]
-        script = f"echo $$ > {group}/cgroup.procs; {script}"
-    host.project.sh(host.name, "sudo", "sh", "-c", script, "sh", STRAY, str(PORT))
+    group = host.unit("ControlGroup")["ControlGroup"] if inside else "/init.scope"
+    script = 'echo $$ > "/sys/fs/cgroup$1/cgroup.procs"; exec env -i python3 -c "$2" "$3"'
+    host.project.sh(host.name, "sudo", "sh", "-c", script, "sh", group, STRAY, str(PORT))
 
     def found() -> list[int]:
         new = set(host.processes()) - before
