@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ddops.errors import DdopsError, LockHeldError, RefusedError
 from ddops.events import Event, Reporter
+from ddops.lab.backup import place_backup, write_backup
 from ddops.lab.host import find_sshd, keygen, make_host, place, start_sshd
 from ddops.lab.processes import end_all, lab_processes, with_descendants
 from ddops.lab.spec import LabHost, LabPaths, LabSpec, LabState
@@ -85,16 +86,18 @@ class Lab:
         self.paths.dir.mkdir(parents=True, mode=0o700)
         self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         hosts = _placed(spec)
-        state = LabState(spec, hosts, ready=False, made=_privsep_dir())
+        backup = place_backup(hosts)
+        state = LabState(spec, hosts, ready=False, made=_privsep_dir(), backup=backup)
         self._write(state)
         keygen(self.paths.key, "lab login")
         shutil.copy2(f"{self.paths.key}.pub", self.paths.dir / "authorized_keys")
-        for host in hosts:
+        for host in state.all_hosts:
             make_host(self.paths, host, spec, self.lookup, self.cache)
             start_sshd(self.paths, host, sshd)
-        for host in hosts:
+        for host in state.all_hosts:
             _wait_listening(host)
-        self._write_ssh(hosts)
+        self._write_ssh(state.all_hosts)
+        write_backup(self.paths, backup)
         self._write_inventory(spec, hosts)
         state = replace(state, ready=True)
         self._write(state)
@@ -144,7 +147,7 @@ class Lab:
         (folder / f"{name}.toml").write_text(f"# Of the lab: made-up answers.\n{golden}{text}")
 
     def _alive(self, state: LabState) -> bool:
-        return all(_listening(h) for h in state.hosts)
+        return all(_listening(h) for h in state.all_hosts)
 
     def _clean(self, state: LabState | None) -> None:
         where = self.paths.dir

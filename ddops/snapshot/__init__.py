@@ -1,0 +1,6 @@
+"""Snapshots: a source tree with all that belongs to it, in two places, verified before it counts."""
+
+from ddops.snapshot.make import Made, Tools, snapshot_host
+from ddops.snapshot.model import Manifest, parse_manifest
+
+__all__ = ["Made", "Manifest", "Tools", "parse_manifest", "snapshot_host"]
