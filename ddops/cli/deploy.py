@@ -64,7 +64,7 @@ def deploy(
         words = ", ".join(f"{j.service.name} on {j.host.name}" for j in jobs)
         confirm(f"Deploy {words}?", yes)
     stop = Stop()
-    tools = _tools(app, stop, lock_wait)
+    tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
         outcomes = app.fan_out(
             jobs,
@@ -88,7 +88,7 @@ def _jobs(
     return [Job(h, s, app.inventory.profile_of(s, profile)) for h, s in pairs]
 
 
-def _tools(app: App, stop: Stop, lock_wait: float) -> Tools:
+def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
     from ddops.clock import SystemClock
     from ddops.deploy import Settings, Tools
 

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "provision": ("provision:provision", "Prepare hosts: plan, show, then do exactly that."),
     "deploy": ("deploy:deploy", "Make a release live, gated; take it back when it fails."),
     "snapshot": ("snapshot:snapshot", "Take a source tree with all that belongs to it."),
+    "restore": ("restore:restore", "Bring a snapshot back onto a host, gated."),
     "status": ("status:status", "What runs where, as observed."),
     "lab": ("lab:lab", "Real hosts on loopback to try things on."),
     "ledger": ("ledger:ledger", "What was recorded: deployments, evidence, the chain."),

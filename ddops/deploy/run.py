@@ -29,6 +29,8 @@ from ddops.provision import Provision, env_recipe
 from ddops.transport import Transport
 
 Lookup = Callable[[str], Path]
+#: What provision would still do: id, title and proposal of each step.
+Rows = tuple[tuple[str, str, Proposal], ...]
 #: How often, and how far apart, the health of a running engine of the right release is asked.
 LOOKS, LOOK_AGAIN_S = 3, 1.5
 
@@ -72,6 +74,25 @@ def deploy_service(
 ) -> Outcome:
     """Make the release live, or prove that it is. Errors carry the exit code they mean."""
     release = prepare(host, service, profile, tools.lookup)
+
+    def prepared() -> Rows:
+        return _provision_rows(transport, host, service, tools.lookup)
+
+    return deploy_release(
+        transport, host, service, release, tools, gpus_needed(profile), prepared
+    )
+
+
+def deploy_release(
+    transport: Transport,
+    host: Host,
+    service: Service,
+    release: Release,
+    tools: Tools,
+    gpus: int,
+    prepared: Callable[[], Rows],
+) -> Outcome:
+    """The same for a release that is there already, such as a snapshot's."""
     target = ServiceOnHost(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
@@ -93,7 +114,7 @@ def deploy_service(
         machine = Deploy(
             service=target,
             release=release,
-            prepared=lambda: _provision_rows(transport, host, service, tools.lookup),
+            prepared=prepared,
             settings=tools.settings,
             record=recorder,
             resolve=tools.resolve,
@@ -102,7 +123,7 @@ def deploy_service(
             report=tools.report,
             redactor=tools.redactor,
             still_ours=lease.check,
-            gpus_needed=gpus_needed(profile),
+            gpus_needed=gpus,
         )
         after = machine.run()
     nonce = after.launch.nonce if after.launch else ""

@@ -45,6 +45,10 @@ class Place(Protocol):
 
     def drop(self, store: Store, manifests: Sequence[Manifest]) -> None: ...
 
+    def list(self) -> list[str]:
+        """Ids of the whole snapshots that are there."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Tools:

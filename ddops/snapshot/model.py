@@ -15,8 +15,9 @@ from ddops.model import canonical, digest
 SCHEMA = "ddops.snapshot/1"
 #: What differs between two snapshots of the same thing.
 _OF_THE_MOMENT = ("at", "host_clock", "skew_s", "previous", "by", "record", "ddops")
-#: Records whose text changes by itself; their content counts by its steady digest.
-_RESTLESS = ("record/facts.json", "record/git.json")
+#: Records that hold times and process ids. Facts count by their steady digest, the environment by
+#: its lock, the launch by its release.
+_RESTLESS = ("record/facts.json", "record/git.json", "record/env.json", "record/launch.json")
 
 
 @dataclass(frozen=True, slots=True)

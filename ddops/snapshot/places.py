@@ -31,6 +31,9 @@ class GitCopy:
     def check(self, store: Store, manifest: Manifest) -> None:
         self.place.check(manifest, store.ids()[manifest.id])
 
+    def list(self) -> list[str]:
+        return sorted(self.place.ids())
+
     def get(self, store: Store, snapshot_id: str) -> None:
         self.place.get(store, snapshot_id)
 

@@ -45,6 +45,9 @@ class ResticCopy:
         return {"words": f"{added} bytes added, checked, manifest read back", "data": data,
                 "bytes": added}  # fmt: skip
 
+    def list(self) -> list[str]:
+        return sorted(self.published())
+
     def published(self) -> dict[str, str]:
         """Ids of snapshots whose manifest is there, with the restic snapshot of their data."""
         out = {}
