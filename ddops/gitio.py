@@ -53,9 +53,7 @@ class Repo:
             if not (self.dir / "HEAD").exists():
                 raise
 
-    def run(
-        self, *words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
-    ) -> bytes:
+    def run(self, *words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
         """A git command's output. Raises CommandFailed with git's own words."""
         return self._git(["git", "--git-dir", str(self.dir), *words], stdin=stdin, env=env)
 
@@ -105,7 +103,7 @@ class Repo:
 
     def commit(self, tree: str, message: str, at: int, parents: Sequence[str] = ()) -> str:
         """A commit whose id depends on its arguments alone."""
-        env = {}
+        env: dict[str, str] = {}
         for who in _IDENTITY:
             env |= {f"GIT_{who}_NAME": "ddops", f"GIT_{who}_EMAIL": "ddops@localhost",
                     f"GIT_{who}_DATE": f"@{at} +0000"}  # fmt: skip

@@ -74,10 +74,13 @@ class HostLayout:
         return f"{self.engine_dir}/tree"
 
     def tree_git(self, tree: str) -> str:
-        """Our git folder for the tree at that path: by its place below the engine folder, if
-        it has one, so that a restored host goes on with the same."""
+        """Our git folder for the tree at that path.
+
+        Named by its place below the engine folder, so that a restored host goes on with it.
+        """
         name = tree.replace(self.engine_dir, "${engine_dir}", 1)
-        return f"{self.state}/trees/{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}.git"
+        digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
+        return f"{self.state}/trees/{digest[:12]}.git"
 
     def inputs(self, digest: str) -> str:
         return f"{self.state}/inputs/{digest[:12]}"

@@ -79,7 +79,7 @@ def _find(app: App, prefix: str, host: Host) -> tuple[Store, Snapshot]:
     failed = []
     for place in tools_for(app, host).places:
         try:
-            there = [i for i in place.list() if i.startswith(prefix)]
+            there = [i for i in place.there() if i.startswith(prefix)]
             if len(there) > 1:
                 raise UsageError(f"{prefix} is not one snapshot", next="give more digits")
             if there and isinstance(place, Giver):

@@ -74,6 +74,10 @@ def take(
     end_together([(h.name, o) for h, o in outcomes], app.report)
 
 
+def _copies(made: Made) -> str:
+    return ", ".join(f"{place.partition(':')[0]} {state}" for place, state in made.copies.items())
+
+
 def _show_made(made: list[Made]) -> None:
     from ddops.cli.output import emit_table
     from ddops.model import short
@@ -81,7 +85,7 @@ def _show_made(made: list[Made]) -> None:
     rows = [
         (short(m.manifest.id), m.manifest.host, short(m.manifest.tree_hash),
          short(m.manifest.release or "-"), "new" if m.fresh else "unchanged",
-         ", ".join(f"{p} {s}" for p, s in m.copies.items()) or "this project only")
+         ", ".join(f"{p.partition(':')[0]} {s}" for p, s in m.copies.items()) or "this project only")
         for m in made
     ]  # fmt: skip
     if rows:

@@ -19,7 +19,9 @@ Count = Annotated[int, Meta(ge=1)]
 class GitTable(Struct, frozen=True, kw_only=True):
     """A bare git repository over SSH. `ssh` is what ssh would be called with."""
 
-    ssh: Annotated[str, Meta(pattern=r"^[^-\s][^\s]*$", description="what ssh would be called with")]
+    ssh: Annotated[
+        str, Meta(pattern=r"^[^-\s][^\s]*$", description="what ssh would be called with")
+    ]
     path: Annotated[str, Meta(pattern=r"^/", description="an absolute path on that machine")]
     ssh_config: Text | None = None
     host_key: Annotated[str, Meta(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")] | None = None

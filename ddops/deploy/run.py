@@ -78,9 +78,7 @@ def deploy_service(
     def prepared() -> Rows:
         return _provision_rows(transport, host, service, tools.lookup)
 
-    return deploy_release(
-        transport, host, service, release, tools, gpus_needed(profile), prepared
-    )
+    return deploy_release(transport, host, service, release, tools, gpus_needed(profile), prepared)
 
 
 def deploy_release(

@@ -47,6 +47,7 @@ def capture(spec):
         began = time.monotonic()
         state = git.load()
         allow = Allow(spec["allow"])
+        state["large"] = [p for p in state["large"] if git.size(p) > spec["large_bytes"]]
         git.write_excludes(state["large"])
         rounds = settle(git, state, spec, allow)
         last = state["last"]
@@ -105,7 +106,9 @@ def look_for_secrets(git, state, tree, allow):
     try:
         hits = scan(git, state, tree, allow)
     except FileNotFoundError as error:
-        raise Stop("moving", paths=[os.path.relpath(os.fsdecode(error.filename), os.fsdecode(git.tree))]) from None
+        raise Stop(
+            "moving", paths=[os.path.relpath(os.fsdecode(error.filename), os.fsdecode(git.tree))]
+        ) from None
     moved = [os.fsdecode(p) for p in sorted(git.changed()) if not p.endswith(b"/")]
     if moved:
         raise Stop("moving", paths=moved[:20])

@@ -32,7 +32,7 @@ def main(argv):
     service = os.path.join(state, "services", spec["service"]) if spec["service"] else None
     links = {n: link(service, n) for n in ("committed", "current")} if service else {}
     release = links.get("committed") or links.get("current")
-    files = release_files(os.path.join(service, "releases", release)) if release else {}
+    files = release_files(os.path.join(service or "", "releases", release)) if release else {}
     lock = lock_of(files)
     env = os.path.join(spec["engine_dir"], "env", lock[:12]) if lock else None
     tree = spec["tree"] or find_tree(spec["engine_dir"], env)
@@ -160,9 +160,11 @@ def own_repository(tree):
 def git(tree, *words):
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     env.update(LC_ALL="C", GIT_OPTIONAL_LOCKS="0")
+    argv = ["git", "-C", tree, "-c", "safe.directory=*", *words]
     try:
-        done = subprocess.run(["git", "-C", tree, "-c", "safe.directory=*", *words], env=env,
-                              stdin=subprocess.DEVNULL, capture_output=True, check=False)  # fmt: skip
+        done = subprocess.run(
+            argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
     except OSError:
         return ""
     return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else ""

@@ -6,9 +6,11 @@ folder's `info/attributes` turns every conversion off, so a blob is the file's v
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import time
 
@@ -78,7 +80,7 @@ class Lock:
         self.path, self.wait = path, wait
 
     def __enter__(self):
-        self.file = open(self.path, "w")  # noqa: SIM115 - closed on the way out
+        self.file = open(self.path, "w")
         deadline = time.monotonic() + self.wait
         while True:
             try:
@@ -98,15 +100,22 @@ class Git:
 
     def __init__(self, git_dir, tree):
         self.dir, self.tree = git_dir, tree
-        self.env = {
-            k: v for k, v in os.environ.items() if not k.startswith("GIT_")
-        }
+        self.real = os.path.realpath(tree)
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
         self.env.update(LC_ALL="C", GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL=os.devnull,
                         GIT_OPTIONAL_LOCKS="0", GIT_TERMINAL_PROMPT="0")  # fmt: skip
         self.ours = {**self.env, "GIT_DIR": git_dir, "GIT_WORK_TREE": tree}
 
     def path(self, name):
         return os.path.join(self.tree, name)
+
+    def size(self, name):
+        """Bytes of a regular file of the tree; 0 for anything else."""
+        try:
+            found = os.lstat(self.path(os.fsencode(name)))
+        except OSError:
+            return 0
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def ensure(self):
         if os.path.exists(os.path.join(self.dir, "config")):
@@ -138,8 +147,10 @@ class Git:
                 os.unlink(os.path.join(folder, name))
 
     def load(self):
-        blank = {"last": None, "cleared": None, "nested": [], "large": [], "sums": {},
-                 "index": None, "forced": [], "allowed": {}}  # fmt: skip
+        blank: dict[str, object] = {
+            "last": None, "cleared": None, "nested": [], "large": [], "sums": {}, "index": None,
+            "forced": [], "allowed": {},
+        }  # fmt: skip
         try:
             with open(os.path.join(self.dir, "ddops.json"), encoding="utf-8") as f:
                 return {**blank, **json.load(f)}
@@ -178,9 +189,23 @@ class Git:
         return bool(self.out(*words))
 
     def update(self, files):
-        if files:
+        """Entries that are gone first: a file may have become a folder, or a folder a link."""
+        real: dict[bytes, bool] = {}
+        here, gone = [], []
+        for path in files:
+            folder = os.path.dirname(path)
+            if folder not in real:
+                full = self.path(folder)
+                real[folder] = os.path.realpath(full) == os.path.join(self.real, folder).rstrip(b"/")
+            there = real[folder] and os.path.lexists(self.path(path))
+            if there and os.path.isdir(self.path(path)) and not os.path.islink(self.path(path)):
+                there = False
+            (here if there else gone).append(path)
+        if gone:
+            self.forget(gone)
+        if here:
             words = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
-            self.out(*words, stdin=b"\0".join(files) + b"\0")
+            self.out(*words, stdin=b"\0".join(here) + b"\0")
 
     def forget(self, files):
         self.out("update-index", "-z", "--force-remove", "--stdin", stdin=b"\0".join(files) + b"\0")

@@ -103,7 +103,11 @@ def take(git, spec):
 
 
 def write_out(git, spec, target):
-    env = {**git.ours, "GIT_WORK_TREE": target, "GIT_INDEX_FILE": os.path.join(git.dir, "lay.index")}
+    env = {
+        **git.ours,
+        "GIT_WORK_TREE": target,
+        "GIT_INDEX_FILE": os.path.join(git.dir, "lay.index"),
+    }
     run(["git", "read-tree", "--reset", spec["hash"]], env)
     run(["git", "checkout-index", "-a", "-q", "-f"], env)
     for row in spec.get("large", ()):

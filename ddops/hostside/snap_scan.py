@@ -12,7 +12,8 @@ RULES = "1"
 #: Rule, texts to look for (which is quick), expression around them. Group 1, if any, is the value.
 PATTERNS = (
     ("private-key", (b"-----BEGIN ",),
-     rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----\s+(?:[A-Za-z-]+: [^\n]+\s+)*[A-Za-z0-9+/=\s]{40}"),
+     rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----\s+(?:[A-Za-z-]+: [^\n]+\s+)*"
+     rb"[A-Za-z0-9+/=\s]{40}"),
     ("hub-token", (b"hf_",), rb"\bhf_[A-Za-z0-9]{30,}"),
     ("cloud-access-key", (b"AKIA", b"ASIA"), rb"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     ("forge-token", (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"glpat-"),
@@ -34,7 +35,8 @@ ASSIGNED = (
     "named-secret",
     (b"_key", b"api-key", b"apikey", b"_token", b"_secret", b"passw", b"passphrase"),
     rb"(?i)(?:api[_-]?key|access_key|secret_key|_token|_secret|passw(?:or)?d|passphrase)"
-    rb"['\"]?\]?[ \t]{0,3}(?::[ \t]{0,3}str[ \t]{0,3})?[:=][ \t]{0,3}b?['\"]([^'\"\s\\]{16,200})['\"]",
+    rb"['\"]?\]?[ \t]{0,3}(?::[ \t]{0,3}str[ \t]{0,3})?[:=][ \t]{0,3}"
+    rb"b?['\"]([^'\"\s\\]{16,200})['\"]",
 )  # fmt: skip
 RULE_SETS = tuple(
     tuple((rule, texts, re.compile(regex)) for rule, texts, regex in rows)
@@ -43,8 +45,10 @@ RULE_SETS = tuple(
 #: Bytes before and after a text that an expression is tried on.
 BEFORE, AFTER = 120, 400
 #: Files that are secrets by what they are called, if there is anything in them.
-NAMES = (".netrc", ".pypirc", ".git-credentials", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519",
-         "*.p12", "*.pfx", "*.keystore", "*.kdbx", ".env", ".env.local", ".env.production")  # fmt: skip
+NAMES = (
+    ".netrc", ".pypirc", ".git-credentials", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519",
+    "*.p12", "*.pfx", "*.keystore", "*.kdbx", ".env", ".env.local", ".env.production",
+)  # fmt: skip
 #: Bits a character that a value must have behind a name, and without one.
 NAMED_BITS = 3.3
 PLACEHOLDERS = re.compile(

@@ -1,6 +1,6 @@
 """A snapshot onto a host: environment, weights, tree, release, start, gates, proof.
 
-    looked -> set aside (only when forced) -> provisioned -> tree laid -> deployed and gated -> proven
+    looked -> set aside (only when forced) -> provisioned -> tree laid -> deployed, gated -> proven
 
 Every step is idempotent, and `.ddops/restoring` names the snapshot from the first change to the
 last: a restore that was killed is run again without force, and another one is refused.
@@ -125,8 +125,10 @@ def look(tree: TreeOnHost, tools: Tools) -> Plan:
     seen, manifest = tree.look(), tree.manifest
     mine = seen["restoring"] == manifest.id
     if not seen["git"]:
-        raise RefusedError(f"{tree.host.name}: git is not installed there",
-                           next="install git on the host (Debian: apt-get install git)")
+        raise RefusedError(
+            f"{tree.host.name}: git is not installed there",
+            next="install git on the host (Debian: apt-get install git)",
+        )
     there = []
     if seen["tree_there"] and not seen["same"]:
         there.append(str(seen["tree"]))
@@ -203,8 +205,10 @@ def _serve(
     if release is None or service is None or provision is None:
         return ""
     if tools.deploy.stop.asked:
-        raise Interrupted(f"{host.name}: stopped before the release was started",
-                          next="run the restore again: it goes on from there")
+        raise Interrupted(
+            f"{host.name}: stopped before the release was started",
+            next="run the restore again: it goes on from there",
+        )
 
     def rows() -> tuple[tuple[str, str, Proposal], ...]:
         return make_plan(host.name, provision.steps()).rows
@@ -226,12 +230,23 @@ def _proven(
         raise CommandFailed(f"{tree.host.name}: the mark of the restore stays", rc=done.rc,
                             stderr=done.err)  # fmt: skip
     with tools.ledger() as ledger:
-        ledger.add_snapshot(manifest.id, host=manifest.host, tree=manifest.tree_hash,
-                            release=manifest.release, manifest=manifest.content, at=manifest.at)
-        ledger.add_drill(manifest.id, place=f"host:{tree.host.name}", verdict="PASS",
-                         evidence={"release": manifest.release, "nonce": nonce, "kept": kept})
+        ledger.add_snapshot(
+            manifest.id,
+            host=manifest.host,
+            tree=manifest.tree_hash,
+            release=manifest.release,
+            manifest=manifest.content,
+            at=manifest.at,
+        )
+        ledger.add_drill(
+            manifest.id,
+            place=f"host:{tree.host.name}",
+            verdict="PASS",
+            evidence={"release": manifest.release, "nonce": nonce, "kept": kept},
+        )
     words = f"tree {manifest.tree_hash[:12]} proven" + (
-        f", release {short(release.digest)} gated" if release else "")
+        f", release {short(release.digest)} gated" if release else ""
+    )
     tools.deploy.report.emit(Event("restore", words, tree.host.name))
     return Restored(tree.host.name, manifest.id, manifest.tree_hash, manifest.release, nonce,
                     tuple(kept))  # fmt: skip

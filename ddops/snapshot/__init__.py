@@ -1,4 +1,4 @@
-"""Snapshots: a source tree with all that belongs to it, in two places, verified before it counts."""
+"""Snapshots: a source tree with all that belongs to it, at places that verify their copy."""
 
 from ddops.snapshot.make import Made, Tools, snapshot_host
 from ddops.snapshot.model import Manifest, parse_manifest

@@ -43,8 +43,14 @@ def drill(manifest: Manifest, tools: Tools) -> list[Drilled]:
     """Restore from every place into scratch; a failure is an outcome, not an error."""
     out = []
     with tools.ledger() as ledger:
-        ledger.add_snapshot(manifest.id, host=manifest.host, tree=manifest.tree_hash,
-                            release=manifest.release, manifest=manifest.content, at=manifest.at)
+        ledger.add_snapshot(
+            manifest.id,
+            host=manifest.host,
+            tree=manifest.tree_hash,
+            release=manifest.release,
+            manifest=manifest.content,
+            at=manifest.at,
+        )
     for place in tools.places:
         began = time.monotonic()
         try:

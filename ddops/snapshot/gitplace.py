@@ -52,7 +52,8 @@ git update-ref "refs/ddops/snapshots/$2" "$3" || exit 16
 _CHECK = """
 cd "$1" || exit 1; export GIT_DIR=.
 git cat-file -e "$3^{commit}" || exit 20
-at=$(git rev-parse -q --verify "refs/ddops/snapshots/$2") || { echo "no such reference" >&2; exit 20; }
+at=$(git rev-parse -q --verify "refs/ddops/snapshots/$2")
+[ -n "$at" ] || { echo "no such reference" >&2; exit 20; }
 [ "$at" = "$3" ] || { echo "its reference names $at" >&2; exit 21; }
 git fsck --full --no-dangling --no-progress "$3" || exit 22
 sum=$(git cat-file blob "$3:manifest.json" | sha256sum) || exit 23
@@ -93,7 +94,7 @@ class GitPlace:
         if not done.ok:
             raise self._error("cannot be used as a backup place", done)
         rows = (line.split(" ") for line in done.out.splitlines())
-        return {name: oid for name, oid in rows}
+        return {row[0]: row[1] for row in rows}
 
     def put(self, store: Store, manifest: Manifest, commit: str, there: Mapping[str, str]) -> int:
         """Upload, read back, publish. Bytes sent. `there` is what `ids` said before."""
@@ -127,7 +128,7 @@ class GitPlace:
         if commit is None:
             raise DdopsError(f"{self.name} has no snapshot {snapshot_id[:12]}",
                              next="ddops snapshot list")  # fmt: skip
-        have = [c for c in store.ids().values()]
+        have = list(store.ids().values())
         command = sh(_GET, self.path, commit, *have[-50:], env=_ENV)
         done = self.transport.run(command, deadline_s=UPLOAD_DEADLINE_S, limit=4 << 30)
         if not done.ok or done.truncated:
@@ -142,26 +143,51 @@ class GitPlace:
 
     def drop(self, ids: list[str]) -> None:
         """Forget snapshots and free their space."""
-        done = self.transport.run(sh(_DROP, self.path, *ids, env=_ENV), deadline_s=UPLOAD_DEADLINE_S)
+        command = sh(_DROP, self.path, *ids, env=_ENV)
+        done = self.transport.run(command, deadline_s=UPLOAD_DEADLINE_S)
         if not done.ok:
             raise self._error("old snapshots could not be removed: retention failed", done)
 
     def _error(self, what: str, done: Result) -> DdopsError:
         said = "\n".join(done.err.strip().splitlines()[-4:])
         if any(w in done.err for w in _FULL):
-            return CommandFailed(f"{self.name}: {what}: the disk is full", rc=done.rc, why=said,
-                                 next=f"free space on {self.transport.host} and run again")
+            return CommandFailed(
+                f"{self.name}: {what}: the disk is full",
+                rc=done.rc,
+                why=said,
+                next=f"free space on {self.transport.host} and run again",
+            )
         if done.rc == 4:
-            return CommandFailed(f"{self.name}: {what}: git is not installed there", rc=done.rc,
-                                 why=said, next=f"install git on {self.transport.host}")
+            return CommandFailed(
+                f"{self.name}: {what}: git is not installed there",
+                rc=done.rc,
+                why=said,
+                next=f"install git on {self.transport.host}",
+            )
         if done.rc == 5:
-            return CommandFailed(f"{self.name}: {what}: the folder is something else", rc=done.rc,
-                                 why=said, next="name an empty folder, or one that is not there")
+            return CommandFailed(
+                f"{self.name}: {what}: the folder is something else",
+                rc=done.rc,
+                why=said,
+                next="name an empty folder, or one that is not there",
+            )
         if done.rc in range(12, 16) or done.rc in range(20, 24) or is_damage(done.err):
-            return CommandFailed(f"{self.name}: {what}: damaged or missing objects", rc=done.rc,
-                                 why=said, next="ddops snapshot verify")
+            return CommandFailed(
+                f"{self.name}: {what}: damaged or missing objects",
+                rc=done.rc,
+                why=said,
+                next="ddops snapshot verify",
+            )
         if "early EOF" in done.err or "unexpected disconnect" in done.err:
-            return CommandFailed(f"{self.name}: {what}: the pack did not arrive whole", rc=done.rc,
-                                 why=said, next="run it again: nothing half done counts")
-        return CommandFailed(f"{self.name}: {what}", rc=done.rc, why=said,
-                             next=f"ssh to {self.transport.host} and look at {self.path}")
+            return CommandFailed(
+                f"{self.name}: {what}: the pack did not arrive whole",
+                rc=done.rc,
+                why=said,
+                next="run it again: nothing half done counts",
+            )
+        return CommandFailed(
+            f"{self.name}: {what}",
+            rc=done.rc,
+            why=said,
+            next=f"ssh to {self.transport.host} and look at {self.path}",
+        )

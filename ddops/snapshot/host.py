@@ -157,8 +157,10 @@ def refusal(host: str, tree: str, answer: Mapping[str, object]) -> DdopsError:
             return RefusedError(f"{host}: no folder {tree}",
                                 next="name the source tree: --tree PATH")  # fmt: skip
         case "no-git":
-            return RefusedError(f"{host}: git is not installed there",
-                                next="install git on the host (Debian: apt-get install git)")
+            return RefusedError(
+                f"{host}: git is not installed there",
+                next="install git on the host (Debian: apt-get install git)",
+            )
     return _git_error(host, tree, answer)
 
 
@@ -167,8 +169,11 @@ def _git_error(host: str, tree: str, answer: Mapping[str, object]) -> DdopsError
 
     why = str(answer.get("why", ""))
     if "No space left" in why or "Disk quota" in why:
-        return DdopsError(f"{host}: the disk is full", why=why,
-                          next=f"free space below {posixpath.dirname(tree)} and run again")
+        return DdopsError(
+            f"{host}: the disk is full",
+            why=why,
+            next=f"free space below {posixpath.dirname(tree)} and run again",
+        )
     if is_damage(why):
         return DdopsError(
             f"{host}: the snapshot folder of {tree} is damaged",
@@ -176,8 +181,8 @@ def _git_error(host: str, tree: str, answer: Mapping[str, object]) -> DdopsError
             next=f"move {answer.get('git_dir', 'it')} away on {host}: the next snapshot makes"
             " a new one from the tree",
         )
-    return CommandFailed(f"{host}: {answer.get('command', 'git')} failed", rc=_int(answer.get("rc")),
-                         stderr=why)
+    what = answer.get("command", "git")
+    return CommandFailed(f"{host}: {what} failed", rc=_int(answer.get("rc")), stderr=why)
 
 
 def _rows(value: object) -> list[dict[str, object]]:

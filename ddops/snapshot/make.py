@@ -37,6 +37,11 @@ class Place(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def costly(self) -> bool:
+        """Whether asking what is there takes seconds."""
+        ...
+
     def keep(self, store: Store, manifest: Manifest) -> dict[str, object]:
         """Copy, read back, publish; what was done. Raises when the copy does not verify."""
         ...
@@ -45,7 +50,7 @@ class Place(Protocol):
 
     def drop(self, store: Store, manifests: Sequence[Manifest]) -> None: ...
 
-    def list(self) -> list[str]:
+    def there(self) -> list[str]:
         """Ids of the whole snapshots that are there."""
         ...
 
@@ -129,7 +134,7 @@ def copy_out(made: Made, tools: Tools) -> None:
     for place in tools.places:
         began = time.monotonic()
         try:
-            done = place.keep(tools.store, made.manifest)
+            done = _known(place, made, tools) or place.keep(tools.store, made.manifest)
             made.copies[place.name] = "verified"
             _say(tools, made, f"{place.name}: {_words(done)}")
             _copy_row(made, place, "verified", done, tools)
@@ -147,6 +152,20 @@ def copy_out(made: Made, tools: Tools) -> None:
         from ddops.snapshot.retain import retain
 
         retain(made.manifest.host, tools.keep, tools)
+
+
+def _known(place: Place, made: Made, tools: Tools) -> dict[str, object] | None:
+    """What is on record of a copy that is costly to look at; None where it must be made.
+
+    Only `snapshot verify` asks such a place again: an unchanged tree costs nothing there.
+    """
+    if made.fresh or not place.costly:
+        return None
+    with tools.ledger() as ledger:
+        for copy in ledger.copies(made.manifest.id):
+            if copy.place == place.name and copy.state == "verified":
+                return {"words": f"verified at {copy.at:%Y-%m-%d %H:%M}, nothing new"}
+    return None
 
 
 def _receive(source: Source, tree: str, captured: Mapping[str, object], store: Store) -> None:

@@ -20,6 +20,10 @@ class GitCopy:
     def name(self) -> str:
         return self.place.name
 
+    @property
+    def costly(self) -> bool:
+        return False
+
     def keep(self, store: Store, manifest: Manifest) -> dict[str, object]:
         commit = store.ids()[manifest.id]
         there = self.place.ids(make=True)
@@ -31,7 +35,7 @@ class GitCopy:
     def check(self, store: Store, manifest: Manifest) -> None:
         self.place.check(manifest, store.ids()[manifest.id])
 
-    def list(self) -> list[str]:
+    def there(self) -> list[str]:
         return sorted(self.place.ids())
 
     def get(self, store: Store, snapshot_id: str) -> None:

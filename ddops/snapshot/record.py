@@ -15,7 +15,6 @@ from pathlib import Path
 from ddops import __version__
 from ddops.errors import DdopsError, UsageError
 from ddops.inventory.model import Host
-from ddops.model import canonical
 from ddops.probe import Facts
 from ddops.snapshot.model import SCHEMA, Manifest, make_manifest, name_text
 
@@ -70,9 +69,7 @@ def series_files(upstream: str | None, lookup: Lookup) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_file())
 
 
-def manifest_of(
-    seen: Seen, files: Mapping[str, bytes], previous: Manifest | None
-) -> Manifest:
+def manifest_of(seen: Seen, files: Mapping[str, bytes], previous: Manifest | None) -> Manifest:
     """The manifest of what was seen, after `previous`."""
     captured, about = seen.captured, seen.about
     content = release_content(about)
@@ -92,7 +89,7 @@ def manifest_of(
             "path": name_text(unexpanded(seen.tree, seen.host.engine_dir)),
             "tree": captured["tree"],
             "commit": captured["commit"],
-            "nested": [{"path": name_text(r["path"]), "head": r["head"]}
+            "nested": [{"path": name_text(str(r["path"])), "head": r["head"]}
                        for r in _rows(captured["nested"])],
             "allowed": [name_text(str(p)) for p in _list(captured["allowed"])],
         },
@@ -149,12 +146,7 @@ def _upstream(release: object) -> str | None:
 
 def _json(value: object) -> bytes:
     # ASCII, since a host's words may hold what is no UTF-8.
-    return (json.dumps(json.loads(canonical_ascii(value)), sort_keys=True, indent=1) + "\n").encode()
-
-
-def canonical_ascii(value: object) -> str:
-    """Canonical JSON that any encoding can hold."""
-    return json.dumps(value, sort_keys=True, default=str) if value is not None else canonical(None)
+    return (json.dumps(value, sort_keys=True, indent=1, default=str) + "\n").encode()
 
 
 def _rows(value: object) -> list[dict[str, object]]:

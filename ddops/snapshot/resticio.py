@@ -139,12 +139,15 @@ class Restic:
         """The error of ours for an end of restic."""
         said = _said(done)
         short = "\n".join(said.strip().splitlines()[-3:])[-600:]
-        rest = {"rc": done.returncode, "why": short}
+        rc = done.returncode
         head = f"{self.place}: restic {what}"
         match classify(done.returncode, said):
             case Trouble.PASSWORD:
-                return RefusedError(f"{self.place}: wrong password", why=short,
-                                    next="mend [backup.restic] password in ddops.toml")
+                return RefusedError(
+                    f"{self.place}: wrong password",
+                    why=short,
+                    next="mend [backup.restic] password in ddops.toml",
+                )
             case Trouble.LOCKED:
                 return LockHeldError(
                     f"{self.place}: the repository is locked", why=short,
@@ -152,21 +155,42 @@ class Restic:
                     f" {self.repository} unlock",
                 )  # fmt: skip
             case Trouble.FULL:
-                return CommandFailed(f"{head}: the disk there is full", **rest,
-                                     next="free space at the backup place and run again")
+                return CommandFailed(
+                    f"{head}: the disk there is full",
+                    rc=rc,
+                    why=short,
+                    next="free space at the backup place and run again",
+                )
             case Trouble.LINK:
-                return UnreachableError(f"{head}: the connection was lost or refused", why=short,
-                                        next="run again: nothing half done counts")
+                return UnreachableError(
+                    f"{head}: the connection was lost or refused",
+                    why=short,
+                    next="run again: nothing half done counts",
+                )
             case Trouble.MISSING:
-                return CommandFailed(f"{self.place}: there is no repository", **rest,
-                                     next="ddops snapshot TARGET makes one")
+                return CommandFailed(
+                    f"{self.place}: there is no repository",
+                    rc=rc,
+                    why=short,
+                    next="ddops snapshot TARGET makes one",
+                )
             case Trouble.DAMAGED:
-                return CommandFailed(f"{head}: the repository is damaged", **rest,
-                                     next="ddops snapshot verify names the copies that are whole")
+                return CommandFailed(
+                    f"{head}: the repository is damaged",
+                    rc=rc,
+                    why=short,
+                    next="ddops snapshot verify names the copies that are whole",
+                )
             case Trouble.INCOMPLETE:
-                return CommandFailed(f"{head}: not everything was read", **rest,
-                                     next="mend what could not be read and run again")
-        return CommandFailed(f"{head} failed", **rest, next=f"restic -r {self.repository} check")
+                return CommandFailed(
+                    f"{head}: not everything was read",
+                    rc=rc,
+                    why=short,
+                    next="mend what could not be read and run again",
+                )
+        return CommandFailed(
+            f"{head} failed", rc=rc, why=short, next=f"restic -r {self.repository} check"
+        )
 
     def _argv(self, words: Sequence[str], password_fd: int) -> list[str]:
         argv = ["restic", "-r", self.repository, "--password-file", f"/dev/fd/{password_fd}"]

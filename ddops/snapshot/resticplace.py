@@ -1,7 +1,8 @@
 """The second copy: a restic repository with the whole store, so that it suffices alone.
 
-The store's packs never change once written, so restic sends what is new. The manifest follows when
-the data was read back, as a snapshot of its own that names the first one: without it, nothing counts.
+The store's packs never change once written, so restic sends what is new. The manifest follows
+when the data was read back, as a snapshot of its own that names the first one. Without it, nothing
+counts.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class ResticCopy:
     def name(self) -> str:
         return self.restic.place
 
+    @property
+    def costly(self) -> bool:
+        return True
+
     def keep(self, store: Store, manifest: Manifest) -> dict[str, object]:
         """Back up the store, check, read the manifest back, publish it."""
         self.restic.ensure()
@@ -45,7 +50,7 @@ class ResticCopy:
         return {"words": f"{added} bytes added, checked, manifest read back", "data": data,
                 "bytes": added}  # fmt: skip
 
-    def list(self) -> list[str]:
+    def there(self) -> list[str]:
         return sorted(self.published())
 
     def published(self) -> dict[str, str]:

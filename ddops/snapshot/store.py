@@ -1,9 +1,9 @@
 """The project's own store: a bare repository, large files by their hash, and what is half done.
 
-    <project>/.ddops/snapshots/
-      store.git            refs/ddops/snapshots/<id>: manifest, record, and the tree as its parent
-      large/<sha256>       files that git should not hold
-      incoming/            packs on their way here
+<project>/.ddops/snapshots/
+  store.git            refs/ddops/snapshots/<id>: manifest, record, and the tree as its parent
+  large/<sha256>       files that git should not hold
+  incoming/            packs on their way here
 """
 
 from __future__ import annotations
@@ -59,8 +59,11 @@ class Store:
         """The id that begins so; None for none. Raises UsageError for several."""
         found = [i for i in self.ids() if i.startswith(prefix)]
         if len(found) > 1:
-            raise UsageError(f"{prefix} is not one snapshot", next="give more digits",
-                             why=f"it begins {', '.join(i[:12] for i in sorted(found)[:8])}")
+            raise UsageError(
+                f"{prefix} is not one snapshot",
+                next="give more digits",
+                why=f"it begins {', '.join(i[:12] for i in sorted(found)[:8])}",
+            )
         return found[0] if found else None
 
     def read(self, snapshot_id: str) -> Snapshot:
@@ -71,8 +74,10 @@ class Store:
         wrong = [n for n, want in manifest.record.items()
                  if hashlib.sha256(files[n]).hexdigest() != want]  # fmt: skip
         if wrong:
-            raise DdopsError(f"snapshot {snapshot_id[:12]}: {', '.join(wrong)} is not what was"
-                             " written", next=f"ddops snapshot verify {snapshot_id[:12]}")
+            raise DdopsError(
+                f"snapshot {snapshot_id[:12]}: {', '.join(wrong)} is not what was written",
+                next=f"ddops snapshot verify {snapshot_id[:12]}",
+            )
         return Snapshot(manifest, files, self.ids()[snapshot_id])
 
     def manifest(self, snapshot_id: str) -> Manifest:

@@ -14,11 +14,13 @@ def verify(manifest: Manifest, tools: Tools) -> None:
     """Check the store and every place; each outcome is recorded. Raises when one is not whole."""
     wrong: list[str] = []
     errors: list[DdopsError] = []
-    for name, check in (("store", lambda: verify_here(tools.store, manifest)),
-                        *((p.name, lambda p=p: p.check(tools.store, manifest))
-                          for p in tools.places)):  # fmt: skip
+    for place in (None, *tools.places):
+        name = place.name if place is not None else "store"
         try:
-            check()
+            if place is None:
+                verify_here(tools.store, manifest)
+            else:
+                place.check(tools.store, manifest)
             state, why = "verified", ""
         except DdopsError as error:
             state, why = "failed", str(error)
@@ -27,7 +29,7 @@ def verify(manifest: Manifest, tools: Tools) -> None:
         level = Level.INFO if state == "verified" else Level.ERROR
         words = f"{name}: {'whole' if state == 'verified' else why}"
         tools.report.emit(Event("verify", words, manifest.host, level))
-        if name != "store":
+        if place is not None:
             with tools.ledger() as ledger:
                 ledger.add_snapshot(manifest.id, host=manifest.host, tree=manifest.tree_hash,
                                     release=manifest.release, manifest=manifest.content,
