@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("check:check", "Judge hosts: can they run what they are for?"),
     "provision": ("provision:provision", "Prepare hosts: plan, show, then do exactly that."),
     "deploy": ("deploy:deploy", "Make a release live, gated; take it back when it fails."),
+    "tree": ("tree:tree", "A host's SGLang source tree and the patches on it."),
     "snapshot": ("snapshot:snapshot", "Take a source tree with all that belongs to it."),
     "restore": ("restore:restore", "Bring a snapshot back onto a host, gated."),
     "status": ("status:status", "What runs where, as observed."),

@@ -85,7 +85,7 @@ def _show_made(made: list[Made]) -> None:
     rows = [
         (short(m.manifest.id), m.manifest.host, short(m.manifest.tree_hash),
          short(m.manifest.release or "-"), "new" if m.fresh else "unchanged",
-         ", ".join(f"{p.partition(':')[0]} {s}" for p, s in m.copies.items()) or "this project only")
+         _copies(m) or "this project only")
         for m in made
     ]  # fmt: skip
     if rows:

@@ -191,12 +191,15 @@ class Git:
     def update(self, files):
         """Entries that are gone first: a file may have become a folder, or a folder a link."""
         real: dict[bytes, bool] = {}
-        here, gone = [], []
+        here: list[bytes] = []
+        gone: list[bytes] = []
         for path in files:
             folder = os.path.dirname(path)
             if folder not in real:
                 full = self.path(folder)
-                real[folder] = os.path.realpath(full) == os.path.join(self.real, folder).rstrip(b"/")
+                real[folder] = os.path.realpath(full) == os.path.join(self.real, folder).rstrip(
+                    b"/"
+                )
             there = real[folder] and os.path.lexists(self.path(path))
             if there and os.path.isdir(self.path(path)) and not os.path.islink(self.path(path)):
                 there = False

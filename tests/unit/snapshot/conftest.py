@@ -30,7 +30,7 @@ class Tree:
     more: dict[str, object] = field(default_factory=dict)
 
     def write(self, name: str | bytes, data: bytes = b"x\n", mode: int = 0o644) -> Path:
-        path = Path(os.fsdecode(os.path.join(os.fsencode(self.root), os.fsencode(name))))
+        path = self.root / os.fsdecode(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         path.chmod(mode)
@@ -112,19 +112,12 @@ def pack_of(answer: dict[str, object]) -> bytes:
 def fingerprint(root: Path) -> list[tuple[object, ...]]:
     """Everything of a folder that a snapshot must leave alone: bytes, modes, times, inodes."""
     out: list[tuple[object, ...]] = []
-    for base, folders, names in os.walk(os.fsencode(root)):
-        folders.sort()
-        for name in [*sorted(folders), *sorted(names)]:
-            path = os.path.join(base, name)
-            found = os.lstat(path)
-            data = b""
-            if os.path.islink(path):
-                data = os.readlink(path)
-            elif name not in folders:
-                with open(path, "rb") as f:
-                    data = f.read()
-            times = (found.st_mtime_ns, found.st_ctime_ns)
-            out.append((path, found.st_mode, found.st_ino, times, data))
+    for path in sorted(root.rglob("*"), key=os.fsencode):
+        found = path.lstat()
+        data = os.fsencode(path.readlink()) if path.is_symlink() else b""
+        if path.is_file() and not path.is_symlink():
+            data = path.read_bytes()
+        out.append((path, found.st_mode, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, data))
     return out
 
 
