@@ -25,7 +25,8 @@ PATTERNS = (
 #: The same for text files alone: in a compiled file these words mean nothing.
 TEXT_PATTERNS = (
     ("password-in-url", (b"://",),
-     rb"\b[a-z][a-z0-9+.-]{1,15}://[^/\s:@'\"<>{}$`]{1,64}:([^@\s/'\"<>{}$`]{6,})@[\w.\[]"),
+     rb"\b[a-z][a-z0-9+.-]{1,15}://[^/\s:@'\"<>{}$`]{1,64}:([^@\s/'\"<>{}$`]{6,})@"
+     rb"(?!(?:[\w-]+\.)*example\b|localhost|127\.|host\b)[\w.\[]"),
     ("named-secret", (b"_KEY=", b"_TOKEN=", b"_SECRET=", b"PASSWORD="),
      rb"(?m)^(?:export )?[A-Z0-9_]*(?:_KEY|_TOKEN|_SECRET|PASSWORD)="
      rb"['\"]?([^'\"\s$`<>(){}]{16,200})['\"]?\s*$"),
@@ -54,6 +55,7 @@ NAMED_BITS = 3.3
 PLACEHOLDERS = re.compile(
     rb"(?i)example|placeholder|changeme|dummy|your[_-]|<.*>|xxxx|\.\.\.|test[_-]?(?:key|token|secret)"
     rb"|password|os\.environ|getenv|[*]{3}|0123456789|abcdefgh|1234567"
+    rb"|\$[{(]|\{\{"
 )
 MOST = 200
 
