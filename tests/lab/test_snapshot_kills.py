@@ -1,8 +1,8 @@
 """A snapshot that is killed at any step, and the next one: it converges, nothing lies meanwhile.
 
 The table is not written by hand: a first run counts the steps, then the process is ended after
-each of them, and before the first: that is every point between two steps. To see it fail: set the place's reference before the pack in gitplace._PUT,
-or record a copy as verified before `keep`.
+each of them, and before the first: that is every point between two steps. To see it fail: set the
+place's reference before the pack in gitplace._PUT, or record a copy as verified before `keep`.
 """
 
 from __future__ import annotations

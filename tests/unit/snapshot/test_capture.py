@@ -6,13 +6,23 @@ tree's own index.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
 import subprocess
+import threading
 from pathlib import Path
 
-from tests.unit.snapshot.conftest import Tree, fingerprint, git, lay, pack_of, paths
+from tests.unit.snapshot.conftest import (
+    Tree,
+    fingerprint,
+    finish,
+    git,
+    lay,
+    pack_of,
+    paths,
+)
 
 ODD = (b"new\nline.py", b"tab\there", b"quote'\"\\back", b"-rf", b"caf\xe9.py", "säge.py".encode(),
        b" blank ", b"*.py[1]", b"!bang", b"#hash", b"con:aux", b"a\\b")  # fmt: skip
@@ -308,3 +318,50 @@ def test_a_flipped_byte_in_any_object_of_ours_never_leaves_the_host(
     assert refused >= 2, "the files at least"
     tree.git_dir.rename(tree.git_dir.with_suffix(".old"))
     assert tree.snap()["state"] == "ok", "moved away, it is made anew from the tree"
+
+
+def test_a_tree_that_is_being_edited_is_taken_as_it_was_once_or_not_at_all(tree: Tree) -> None:
+    """Two files that a writer always changes in turn: a snapshot never mixes their times."""
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            for name in ("first", "second"):
+                temp = tree.root / f".{name}.tmp"
+                temp.write_text(f"{number}")
+                temp.replace(tree.root / name)
+            stop.wait(0.02 if number % 4 else 0.4)
+
+    for name in ("first", "second"):
+        tree.write(name, b"0")
+    tree.write(".gitignore", b".*.tmp\n")
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        answers = [tree.snap(rounds=4) for _ in range(8)]
+    finally:
+        stop.set()
+        writer.join()
+    assert {a["state"] for a in answers} <= {"ok", "moving"}
+    for answer in answers:
+        if answer["state"] == "moving":
+            assert paths(answer["paths"])
+            continue
+        first, second = (int(tree.content(answer["tree"], n)) for n in ("first", "second"))
+        assert second <= first <= second + 1
+    assert tree.snap()["state"] == "ok"
+
+
+def test_a_second_snapshot_waits_for_the_first_or_says_who_is_busy(tree: Tree) -> None:
+    for i in range(200):
+        tree.write(f"many/{i}", bytes([i % 250]) * 2000)
+    runs = [tree.start() for _ in range(3)]
+    answers = [finish(r) for r in runs]
+    assert [a["state"] for a in answers] == ["ok"] * 3
+    assert len({a["commit"] for a in answers}) == 1
+    tree.git("fsck", "--full", "--strict")
+    with (tree.git_dir / "ddops.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert tree.snap(lock_wait_s=0.2)["state"] == "busy"

@@ -10,11 +10,15 @@ import base64
 import json
 import secrets
 import string
+from typing import Any
 
 import pytest
 
-from ddops.hostside.snap_scan import bits, judge
+from ddops.hostside import snap_git, snap_scan
 from tests.unit.snapshot.conftest import Tree, paths
+
+judge: Any = snap_scan.judge
+bits: Any = snap_scan.bits
 
 
 def drawn(count: int, letters: str = string.ascii_letters + string.digits) -> str:
@@ -121,9 +125,8 @@ def test_an_allowed_file_is_allowed_as_it_is_and_asked_about_when_it_changes(tre
 
 
 def test_patterns_of_allowed_files() -> None:
-    from ddops.hostside.snap_git import Allow
-
-    allow = Allow(["a/*.py", "deep/**", "plain.txt", "odd[1].py"])
+    made: Any = snap_git.Allow
+    allow = made(["a/*.py", "deep/**", "plain.txt", "odd[1].py"])
     assert allow("a/x.py")
     assert not allow("a/b/x.py")
     assert allow("deep/er/and/deeper")
