@@ -155,7 +155,7 @@ class Repo:
             raise DdopsError(
                 f"{self.dir}: objects are damaged or missing",
                 why=error.why,
-                next="ddops snapshot verify names the copies that are whole",
+                next="ddops snapshot verify",
             ) from error
 
     def _git(

@@ -22,6 +22,9 @@ class TakeByDefault(click.Group):
             args = ["take", *args]
         return super().parse_args(ctx, args)
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or self.commands["take"]
+
 
 @click.group(cls=TakeByDefault)
 def snapshot() -> None:
@@ -52,7 +55,7 @@ def take(
 
     \b
     ddops snapshot take lab
-    ddops snapshot take b300 --tree /root/sglang
+    ddops snapshot take b300 --tree /opt/sglang
     """
     from ddops.cli.app import end_together
     from ddops.cli.backups import hosts_of, service_of, tools_for

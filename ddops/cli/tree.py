@@ -37,7 +37,7 @@ def tree() -> None:
 @click.option("--git", "git_source", metavar="URL", help="A git repository, by URL or path there.")
 @click.option("--commit", metavar="SHA", help="The commit it is pinned to, 40 digits.")
 @click.option(
-    "--wheel", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    "--wheel", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="A released wheel on this machine; its files become the upstream.",
 )  # fmt: skip
 @click.option("--installed", metavar="DIR", help="An installed package on the host, as upstream.")
@@ -172,7 +172,7 @@ def export(app: App, target: str, into: Path | None) -> None:
 @click.option("--git", "git_source", metavar="URL", help="A git repository that has it.")
 @click.option("--commit", metavar="SHA", help="Its commit there, 40 digits.")
 @click.option(
-    "--wheel", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    "--wheel", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Its released wheel on this machine.",
 )  # fmt: skip
 @click.option("--prefix", metavar="DIR", help="Where in it the package lies, such as python/.")
@@ -290,6 +290,8 @@ def _upstream(
                              why="a branch or a tag may move", next="--commit SHA")  # fmt: skip
         return Upstream("git", git_source, str(commit), engine, inside or "python/")
     if wheel is not None:
+        if not wheel.is_file():
+            raise UsageError(f"no such file: {wheel}", next="--wheel FILE, a wheel on this machine")
         return Upstream("wheel", wheel.name, file_sha256(wheel), engine, inside, wheel)
     return Upstream("installed", str(installed), "installed", engine, inside)
 

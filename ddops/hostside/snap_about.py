@@ -34,7 +34,7 @@ def main(argv):
     release = links.get("committed") or links.get("current")
     files = release_files(os.path.join(service or "", "releases", release)) if release else {}
     lock = lock_of(files)
-    env = os.path.join(spec["engine_dir"], "env", lock[:12]) if lock else None
+    env = os.path.join(spec["engine_dir"], "env", lock[:12]) if lock else only_env(spec)
     tree = spec["tree"] or find_tree(spec["engine_dir"], env)
     answer = {
         "schema": SCHEMA,
@@ -54,6 +54,12 @@ def main(argv):
     }
     json.dump(answer, sys.stdout)
     return 0
+
+
+def only_env(spec):
+    """The environment of a host that has served nothing yet, when it has just one."""
+    found = glob.glob(os.path.join(glob.escape(spec["engine_dir"]), "env", "*", "env.json"))
+    return os.path.dirname(found[0]) if len(found) == 1 else None
 
 
 def link(service, name):

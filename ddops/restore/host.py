@@ -140,8 +140,8 @@ def look(tree: TreeOnHost, tools: Tools) -> Plan:
         raise RefusedError(
             f"{tree.host.name}: not empty: {', '.join(there)}",
             why="a restore replaces nothing unasked",
-            next=f"ddops restore {short(manifest.id)} --to {tree.host.name} --force keeps the old"
-            " beside it",
+            next=f"ddops restore {short(manifest.id)} --to {tree.host.name} --force, which keeps"
+            " the old beside it",
         )
     return Plan(tree.host.name, manifest.id, str(seen["tree"]), manifest.release, tuple(there),
                 mine)  # fmt: skip

@@ -117,7 +117,8 @@ class TreeOnHost:
                 return RefusedError(
                     f"{name}: something else is there: {answer['why']}",
                     why="a restore replaces nothing unasked",
-                    next=f"ddops restore {short} --to {name} --force keeps the old one beside it",
+                    next=f"ddops restore {short} --to {name} --force, which keeps the old one"
+                    " beside it",
                 )
             case "no-path":
                 return RefusedError(f"snapshot {short} has no {answer['why']}",

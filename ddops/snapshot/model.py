@@ -121,7 +121,7 @@ def parse_manifest(raw: bytes, expected: str) -> Manifest:
         raise DdopsError(
             f"the manifest of snapshot {expected[:12]} is not what was written",
             why=f"its sha256 is {found[:12]}",
-            next="ddops snapshot verify names the copies that are whole",
+            next="ddops snapshot verify",
         )
     try:
         content = json.loads(raw)

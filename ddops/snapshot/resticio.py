@@ -179,7 +179,7 @@ class Restic:
                     f"{head}: the repository is damaged",
                     rc=rc,
                     why=short,
-                    next="ddops snapshot verify names the copies that are whole",
+                    next="ddops snapshot verify",
                 )
             case Trouble.INCOMPLETE:
                 return CommandFailed(

@@ -39,7 +39,14 @@ class ResticCopy:
         return True
 
     def keep(self, store: Store, manifest: Manifest) -> dict[str, object]:
-        """Back up the store, check, read the manifest back, publish it."""
+        """Back up the store, check, read the manifest back, publish it.
+
+        restic's check wants the repository for itself: another snapshot of this project waits.
+        """
+        with store.locked("restic"):
+            return self._keep(store, manifest)
+
+    def _keep(self, store: Store, manifest: Manifest) -> dict[str, object]:
         self.restic.ensure()
         there = self.published()
         if manifest.id in there:
@@ -68,7 +75,8 @@ class ResticCopy:
         if data is None:
             raise CommandFailed(f"{self.name} has no snapshot {manifest.id[:12]}", rc=1,
                                 next="ddops snapshot brings it there")  # fmt: skip
-        self.restic.run("check", "--read-data")
+        with store.locked("restic"):
+            self.restic.run("check", "--read-data")
         self._read_manifest(manifest.id)
 
     def drop(self, store: Store, manifests: Sequence[Manifest]) -> None:

@@ -43,7 +43,7 @@ def retain(host: str, keep: int, tools: Tools, *, dry_run: bool = False) -> list
             raise DdopsError(
                 f"{host}: retention failed at {place.name}; the new snapshot is safe",
                 why=str(error),
-                next="ddops snapshot prune --dry-run shows what should go",
+                next="ddops snapshot prune --dry-run",
             ) from error
         with tools.ledger() as ledger, ledger.batch():
             known = {s.id for s in ledger.snapshots(host)}

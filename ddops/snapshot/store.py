@@ -44,10 +44,10 @@ class Store:
         self.repo.ensure()
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """One writer of the store at a time, in this project."""
+    def locked(self, what: str = "store") -> Iterator[None]:
+        """One writer of the store, or one user of a place, at a time in this project."""
         self.ensure()
-        with (self.dir / "lock").open("w") as f:
+        with (self.dir / f"{what}.lock").open("w") as f:
             fcntl.flock(f, fcntl.LOCK_EX)
             yield
 

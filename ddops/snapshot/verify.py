@@ -42,7 +42,7 @@ def verify(manifest: Manifest, tools: Tools) -> None:
             f"snapshot {manifest.id[:12]} is not whole at {len(wrong)} of"
             f" {len(tools.places) + 1} places",
             why="; ".join(wrong),
-            next="ddops restore takes a whole copy; ddops snapshot makes a new one",
+            next="ddops snapshot, which makes a new one where the tree still is",
         )
 
 

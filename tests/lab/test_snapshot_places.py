@@ -250,7 +250,7 @@ def test_a_full_disk_at_either_place_is_said_and_mended_by_space(tmp_path: Path)
         subprocess.run(["mount", "-o", "remount,size=4m", small], check=True)
         assert set(snap(work, only(base, git)).copies.values()) == {"verified"}
         subprocess.run(["mount", "-o", "remount,size=1m", small], check=True)
-        (small / "ballast").write_bytes(b"\1" * 700_000)
+        (small / "ballast").write_bytes(b"\1" * 850_000)
         restic = ResticCopy(Restic(str(small / "r"), Secret("pw")), 100)
         with pytest.raises(DdopsError, match="full"):
             snap(work, only(base, restic))
