@@ -49,10 +49,15 @@ def capture(spec):
         allow = Allow(spec["allow"])
         state["large"] = [p for p in state["large"] if git.size(p) > spec["large_bytes"]]
         git.write_excludes(state["large"])
-        rounds = settle(git, state, spec, allow)
+        try:
+            rounds = settle(git, state, spec, allow)
+        finally:
+            git.save(state)  # what it learned of the tree, also when it was refused
         last = state["last"]
-        if rounds or not last or not git.has(last["tree"]):
-            last = {"tree": git.out("write-tree").decode().strip()}
+        # Bound to the index: a run that was refused or killed may have moved it on.
+        index = git.index_sum()
+        if rounds or not last or last.get("index") != index or not git.has(last["commit"]):
+            last = {"tree": git.out("write-tree").decode().strip(), "index": git.index_sum()}
         plumbing = time.monotonic() - began
         large = large_files(git, state, allow)
         hits = look_for_secrets(git, state, last["tree"], allow)
@@ -65,7 +70,8 @@ def capture(spec):
         state["cleared"] = {"tree": last["tree"], "rules": RULES}
         git.save(state)
         answer = {
-            "schema": SCHEMA, "state": "ok", "now": time.time(), **last, "rounds": rounds,
+            "schema": SCHEMA, "state": "ok", "now": time.time(), "tree": last["tree"],
+            "commit": last["commit"], "rounds": rounds,
             "nested": nested_heads(git, state), "large": large,
             "allowed": sorted(state["allowed"]), "plumbing_s": round(plumbing, 4),
             "git": git.version(),

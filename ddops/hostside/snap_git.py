@@ -210,6 +210,15 @@ class Git:
             words = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
             self.out(*words, stdin=b"\0".join(here) + b"\0")
 
+    def index_sum(self):
+        """The checksum at the index file's end; it changes with anything in it."""
+        try:
+            with open(os.path.join(self.dir, "index"), "rb") as f:
+                f.seek(-20, os.SEEK_END)
+                return f.read().hex()
+        except OSError:
+            return None
+
     def forget(self, files):
         self.out("update-index", "-z", "--force-remove", "--stdin", stdin=b"\0".join(files) + b"\0")
 

@@ -8,6 +8,7 @@ last: a restore that was killed is run again without force, and another one is r
 
 from __future__ import annotations
 
+import json
 import secrets
 import tempfile
 from collections.abc import Callable
@@ -39,6 +40,7 @@ _ASIDE = """
 mv -T -- "$1" "$2"
 """
 _DONE = 'rm -f -- "$1"'
+_JOURNAL = 'umask 077; cat >> "$1"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,16 @@ def _apply(transport: Transport, host: Host, provision: Recorded, tools: Tools) 
     steps = provision.steps()
     plan = make_plan(host.name, steps)
     report = tools.deploy.report
-    apply_plan(plan, steps, report=report, journal=lambda _step, _state: None,
+    layout = provision.layout
+
+    def journal(step: str, state: str) -> None:
+        at = tools.deploy.clock.now().isoformat(timespec="seconds")
+        line = json.dumps({"at": at, "op": "restore", "step": step, "state": state}) + "\n"
+        done = transport.run(sh(_JOURNAL, layout.journal).with_stdin(line.encode()))
+        if not done.ok:
+            raise CommandFailed(f"{host.name}: no journal", rc=done.rc, stderr=done.err)
+
+    apply_plan(plan, steps, report=report, journal=journal,
                stopped=lambda: tools.deploy.stop.asked)  # fmt: skip
 
 

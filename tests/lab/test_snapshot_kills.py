@@ -115,12 +115,19 @@ def test_a_kill_at_every_step_converges(steps: list[str], tmp_path: Path) -> Non
 
 
 def test_the_hosts_own_script_killed_at_every_git_call(tmp_path: Path) -> None:
-    """A `git` in the host's PATH that does its n-th call and kills the script above it."""
+    """A `git` in the host's PATH that does its n-th call and kills the script above it.
+
+    In a second snapshot, after an edit: what a killed run has done to the index is not taken for
+    the snapshot before it.
+    """
     real = shutil.which("git")
     number, most = 0, 30
     while number < most:
         number += 1
         work = work_in(tmp_path / str(number))
+        assert drive(work).returncode == 0
+        (work / "tree/sglang/__init__.py").write_text("__version__ = 'edited'\n")
+        (work / "tree/new.py").write_text("new = 1\n")
         bin_dir = work / "bin"
         bin_dir.mkdir()
         wrapper = bin_dir / "git"
@@ -138,7 +145,15 @@ def test_the_hosts_own_script_killed_at_every_git_call(tmp_path: Path) -> None:
             break
         assert killed.returncode == 1, killed.stderr
         honest(work)
-        converged(work)
+        done = drive(work)
+        assert done.returncode == 0, done.stderr
+        tools = tools_in(work)
+        repo, tree = tools.store.repo, json.loads(done.stdout)["tree"]
+        assert repo.blob(f"{tree}:sglang/__init__.py") == b"__version__ = 'edited'\n"
+        assert repo.blob(f"{tree}:new.py") == b"new = 1\n"
+        assert len(tools.store.ids()) == 2
+        verify_here(tools.store, tools.store.manifests()[0])
+        honest(work)
     assert 8 <= number < most, "the calls of one capture"
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from ddops.command import Secret
 from ddops.errors import DdopsError, ExitCode
-from ddops.snapshot import Made, Tools, make, snapshot_host
+from ddops.snapshot import Made, Tools, make, snapshot_for_deploy, snapshot_host
 from ddops.snapshot.drill import drill
 from ddops.snapshot.gitplace import GitPlace
 from ddops.snapshot.places import GitCopy
@@ -299,3 +299,26 @@ def test_retention_removes_everywhere_and_its_failure_is_a_failure(tmp_path: Pat
     (work / "tree/sglang/srt/0.py").write_text("last\n")
     last = snap(work, keeping)
     assert list(tools.store.ids()) == [last.manifest.id]
+
+
+def test_a_deploys_snapshot_skips_with_a_reason_or_raises_what_matters(tmp_path: Path) -> None:
+    work = work_in(tmp_path)
+    tools = tools_in(work)
+    host, transport = host_in(work), LocalTransport("box")
+    step = snapshot_for_deploy(transport, host, "tiny", only(tools))
+    assert (step.skipped, step.evidence) == ("no [backup] is set up", {})
+    step = snapshot_for_deploy(transport, host, "tiny", tools)
+    assert "no source tree" in step.skipped, "a host before its first deploy"
+    (work / "engine/tree").symlink_to(work / "tree")
+    step = snapshot_for_deploy(transport, host, "tiny", tools)
+    assert step.skipped == ""
+    assert step.evidence["snapshot"] in tools.store.ids()
+    (work / "tree/.netrc").write_text("machine x login y password z\n")
+    assert "secrets" in snapshot_for_deploy(transport, host, "tiny", tools).skipped
+    with pytest.raises(DdopsError, match="secrets"):
+        snapshot_for_deploy(transport, host, "tiny", tools, required=True)
+    (work / "tree/.netrc").unlink()
+    (work / "tree/new.py").write_text("x = 1\n")
+    (work / "place.git/HEAD").write_text("broken")
+    with pytest.raises(DdopsError, match=r"git:"):
+        snapshot_for_deploy(transport, host, "tiny", tools)

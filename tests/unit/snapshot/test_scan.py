@@ -134,3 +134,15 @@ def test_patterns_of_allowed_files() -> None:
     assert not allow("plain.txt.bak")
     assert allow("odd[1].py")
     assert not allow("odd1.py")
+
+
+def test_a_refusal_does_not_make_the_next_run_take_what_was_before(tree: Tree) -> None:
+    first = tree.snap()
+    tree.write("leak.py", SECRETS["named-secret"].encode())
+    tree.write("good.py", b"x = 1\n")
+    assert tree.snap()["state"] == "secrets"
+    assert tree.snap()["state"] == "secrets"
+    (tree.root / "leak.py").unlink()
+    after = tree.snap(have=[first["commit"]])
+    assert after["state"] == "ok"
+    assert b"good.py" in tree.ls(after["commit"])
