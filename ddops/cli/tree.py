@@ -41,7 +41,11 @@ def tree() -> None:
     help="A released wheel on this machine; its files become the upstream.",
 )  # fmt: skip
 @click.option("--installed", metavar="DIR", help="An installed package on the host, as upstream.")
-@click.option("--prefix", metavar="DIR", help="Where in it the package lies, such as python/.")
+@click.option(
+    "--prefix",
+    metavar="DIR",
+    help="Where in it the package lies; python/ in a checkout, unless said.",
+)
 @_ENGINE
 @click.pass_obj
 def init(
@@ -175,7 +179,11 @@ def export(app: App, target: str, into: Path | None) -> None:
     "--wheel", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Its released wheel on this machine.",
 )  # fmt: skip
-@click.option("--prefix", metavar="DIR", help="Where in it the package lies, such as python/.")
+@click.option(
+    "--prefix",
+    metavar="DIR",
+    help="Where in it the package lies; python/ in a checkout, unless said.",
+)
 @click.option("--write", is_flag=True, help="Write patches/sglang-VERSION when all of it fits.")
 @as_json
 @click.pass_obj
@@ -283,12 +291,15 @@ def _upstream(
         raise UsageError(
             "name one source", next="--git URL --commit SHA, --wheel FILE or --installed DIR"
         )
-    inside = f"{prefix.strip('/')}/" if prefix else ""
+    plain = (prefix or "").strip("/").removeprefix("./")
+    inside = f"{plain}/" if plain not in ("", ".") else ""
     if git_source is not None:
         if not re.fullmatch(r"[0-9a-f]{40}", commit or ""):
             raise UsageError("a tree is pinned to a commit, by its 40 hex digits",
                              why="a branch or a tag may move", next="--commit SHA")  # fmt: skip
-        return Upstream("git", git_source, str(commit), engine, inside or "python/")
+        return Upstream(
+            "git", git_source, str(commit), engine, inside if prefix is not None else "python/"
+        )
     if wheel is not None:
         if not wheel.is_file():
             raise UsageError(f"no such file: {wheel}", next="--wheel FILE, a wheel on this machine")
@@ -339,7 +350,7 @@ def _wrong(seen: dict[str, object], series: Series) -> list[str]:
         row = _table(raw)
         if row["equal"]:
             continue
-        files = [*_names(row["differs"]), *_names(row["since"])]
+        files = list(dict.fromkeys([*_names(row["differs"]), *_names(row["since"])]))
         out.append(f"{name} runs other code ({row['package']}): {', '.join(files[:8])}")
     return out
 
