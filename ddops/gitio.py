@@ -147,6 +147,22 @@ class Repo:
     def blob(self, name: str) -> bytes:
         return self.run("cat-file", "blob", name)
 
+    def blobs(self, names: Sequence[str]) -> list[bytes]:
+        """Many blobs by one process. Raises CommandFailed when one is not there."""
+        if not names:
+            return []
+        out = self.run("cat-file", "--batch", stdin="".join(f"{n}\n" for n in names).encode())
+        found, at = [], 0
+        for name in names:
+            end = out.index(b"\n", at)
+            words = out[at:end].split(b" ")
+            if words[-1] == b"missing":
+                raise CommandFailed(f"git: no object {name}", rc=1, next="ddops snapshot verify")
+            size = int(words[-1])
+            found.append(out[end + 1 : end + 1 + size])
+            at = end + 2 + size
+        return found
+
     def fsck(self, *names: str) -> None:
         """Read every object back and hash it; raises DdopsError naming what is wrong."""
         try:

@@ -27,7 +27,7 @@ def tree() -> None:
     """A host's own SGLang source tree: a pinned upstream, and patches on it.
 
     \b
-    ddops tree init lab1 --wheel sglang-0.5.23-cp311-cp311-manylinux_2_34_x86_64.whl
+    ddops tree init lab1 --wheel sglang-0.5.23-linux_x86_64.whl
     ddops tree status lab1
     """
 
@@ -44,7 +44,7 @@ def tree() -> None:
 @click.option(
     "--prefix",
     metavar="DIR",
-    help="Where in it the package lies; python/ in a checkout, unless said.",
+    help="Where in it the package lies.  [default for --git: python/]",
 )
 @_ENGINE
 @click.pass_obj
@@ -55,7 +55,7 @@ def init(
     """Make the tree at a pinned upstream. The same pin again changes nothing.
 
     \b
-    ddops tree init lab1 --wheel sglang-0.5.23-cp311-cp311-manylinux_2_34_x86_64.whl
+    ddops tree init lab1 --wheel sglang-0.5.23-linux_x86_64.whl
     """
     managed = _managed(app, target)
     upstream = _upstream(git_source, commit, wheel, installed, prefix, engine)
@@ -182,7 +182,7 @@ def export(app: App, target: str, into: Path | None) -> None:
 @click.option(
     "--prefix",
     metavar="DIR",
-    help="Where in it the package lies; python/ in a checkout, unless said.",
+    help="Where in it the package lies.  [default for --git: python/]",
 )
 @click.option("--write", is_flag=True, help="Write patches/sglang-VERSION when all of it fits.")
 @as_json

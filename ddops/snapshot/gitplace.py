@@ -101,8 +101,9 @@ class GitPlace:
         repo = store.repo
         here = store.ids()
         base = next((here[i] for i in reversed(here) if i in there and i != manifest.id), None)
-        names = repo.new_objects(commit, None)
-        if base is not None:
+        if base is None:
+            names = repo.new_objects(commit, None)
+        else:
             shared = next(i for i, c in here.items() if c == base)
             before = store.manifest(shared).commit
             own = repo.text("ls-tree", "-r", "-t", "--format=%(objectname)", commit).split()

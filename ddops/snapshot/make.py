@@ -103,10 +103,11 @@ def take(
     """The snapshot, in the project's own store only."""
     began = time.monotonic()
     source, told = Source(transport, host), tree or _vars_tree(host)
-    with ThreadPoolExecutor(1, thread_name_prefix="facts") as pool:
+    with ThreadPoolExecutor(2, thread_name_prefix="snapshot") as pool:
         facts = pool.submit(_facts, transport, host)
-        about = source.about(service, told)
-        where = _tree_of(host, about)
+        asked = pool.submit(source.about, service, told)
+        # A tree that was named need not be looked for: both go at once.
+        where = told or _tree_of(host, asked.result())
         looked = time.monotonic()
         known = [m.commit for m in tools.store.manifests(host.name)
                  if m.tree["path"] == unexpanded(where, host.engine_dir)][:10]  # fmt: skip
@@ -114,6 +115,7 @@ def take(
         want = Want(where, known, tools.allow, tools.large_bytes, int(now.timestamp()),
                     tools.lock_wait_s)  # fmt: skip
         captured = source.capture(want)
+        about = asked.result()
         taken = time.monotonic()
         seen = Seen(host, service if about["release"] else None, where, about, captured,
                     _settled(facts, host, tools.report), now)  # fmt: skip

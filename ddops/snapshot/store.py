@@ -85,7 +85,9 @@ class Store:
 
     def manifests(self, host: str | None = None) -> list[Manifest]:
         """All that are here, newest first: each one before those it came after."""
-        found = [self.manifest(i) for i in self.ids()]
+        ids = list(self.ids())
+        raw = self.repo.blobs([f"{REFS}/{i}:{MANIFEST}" for i in ids])
+        found = [parse_manifest(r, i) for i, r in zip(ids, raw, strict=True)]
         return in_order([m for m in found if host is None or m.host == host])
 
     def latest(self, host: str, tree: str) -> Manifest | None:
