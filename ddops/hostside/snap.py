@@ -24,6 +24,9 @@ import time
 from ddops.hostside.snap_git import SCHEMA, SEED, Allow, Git, Lock, Stop, sha256
 from ddops.hostside.snap_scan import RULES, scan
 
+#: So many objects beside a pack that has them too are worth a process that removes them.
+MANY = 500
+
 
 def main(argv):
     spec = json.loads(argv[0])
@@ -74,10 +77,9 @@ def capture(spec):
             "commit": last["commit"], "rounds": rounds,
             "nested": nested_heads(git, state), "large": large,
             "allowed": sorted(state["allowed"]), "plumbing_s": round(plumbing, 4),
-            "git": git.version(),
         }  # fmt: skip
         if spec["have"] is not None:
-            answer["pack"] = pack(git, last["commit"], spec["have"], spec["inline_bytes"])
+            answer["pack"] = pack(git, last, spec["have"], spec["inline_bytes"])
         answer["took_s"] = round(time.monotonic() - began, 4)
         return answer
 
@@ -194,12 +196,13 @@ def nested_heads(git, state):
     return out
 
 
-def pack(git, commit, have, inline):
+def pack(git, last, have, inline):
     """What the other side lacks, as one pack file. None when it has the commit."""
+    commit = last["commit"]
     if commit in have:
         return None
     base = next((c for c in have if git.has(c)), None)
-    names = {commit, git.out("rev-parse", commit + "^{tree}").decode().strip()}
+    names = {commit, last["tree"]}
     if base:
         raw = git.out("diff-tree", "-r", "-t", "-z", "--no-renames", "--raw", base, commit)
         for field in raw.split(b"\0")[::2]:
@@ -213,7 +216,8 @@ def pack(git, commit, have, inline):
     listed = "\n".join(sorted(names)).encode() + b"\n"
     name = git.out("pack-objects", "-q", os.path.join(folder, "pack"), stdin=listed)
     path = os.path.join(folder, "pack-%s.pack" % name.decode().strip())
-    git.out("prune-packed", "-q")
+    if len(names) > MANY:
+        git.out("prune-packed", "-q")
     size = os.path.getsize(path)
     answer = {"path": path, "bytes": size, "base": base, "objects": len(names)}
     if size <= inline:

@@ -17,7 +17,6 @@ import os
 import stat
 import subprocess
 import sys
-import tarfile
 import time
 
 SCHEMA = "ddops.snap-about/1"
@@ -110,6 +109,8 @@ def inputs(folder):
     """What the environment was built from, as a tar that depends on its content alone."""
     if not os.path.isdir(folder):
         return None
+    import tarfile  # here: it takes as long to load as all the rest together
+
     out, total = io.BytesIO(), 0
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for base, folders, names in os.walk(folder):

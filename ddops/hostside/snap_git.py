@@ -239,9 +239,8 @@ class Git:
         for who in ("AUTHOR", "COMMITTER"):
             env["GIT_%s_DATE" % who] = "@%d +0000" % at
             env.update({"GIT_%s_%s" % (who, k): v for k, v in IDENTITY.items()})
-        made = run(["git", "commit-tree", tree], env, b"ddops snapshot\n").decode().strip()
-        run(["git", "update-ref", "refs/ddops/last", made], env)
-        return made
+        # No reference: gc is off here, and what was sent is kept elsewhere.
+        return run(["git", "commit-tree", tree], env, b"ddops snapshot\n").decode().strip()
 
     def theirs(self, *words, below=b""):
         """Asks the tree's own repository; nothing when it cannot tell."""
@@ -249,9 +248,6 @@ class Git:
         done = subprocess.run(argv, env=self.env, stdin=subprocess.DEVNULL, capture_output=True,
                               check=False)  # fmt: skip
         return done.stdout if done.returncode == 0 else b""
-
-    def version(self):
-        return run(["git", "--version"], self.env).decode().split()[-1]
 
     def out(self, *words, stdin=None):
         return run(["git", *words], self.ours, stdin)

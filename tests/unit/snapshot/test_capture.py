@@ -288,6 +288,7 @@ def test_a_flipped_byte_in_any_object_of_ours_never_leaves_the_host(
 ) -> None:
     """Each object of the folder's pack in turn: refused, or not needed for what is sent."""
     tree.snap()
+    tree.git("prune-packed")  # so that each object is in the pack alone
     pack = next((tree.git_dir / "objects/pack").glob("*.pack"))
     pack.chmod(0o600)
     whole = pack.read_bytes()
