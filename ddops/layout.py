@@ -3,11 +3,13 @@
 <engine_dir>/
   env/<digest12>/             an engine environment; `env.json` marks it complete
   models/<name>/              weights, by name
+  tree/                       an SGLang source tree, where the host has one of ddops' own
   .ddops/                     the host's own state, 0700
     hostside/ lib/            our scripts and the process supervisor's package
     inputs/<digest12>/        locks and sources an environment is built from
     supervisor/               supervisord's configuration, pid and log
     lock/                     who is at work here
+    trees/<digest12>.git      git folders that snapshots of a tree are taken into
     journal.jsonl             what was done here, one JSON object a line
     services/<service>/
       releases/<digest>/      staged releases; `current` names one of them
@@ -65,6 +67,20 @@ class HostLayout:
         if len(path.encode()) <= _SOCKET_LIMIT:
             return path
         return f"/tmp/ddops-{hashlib.sha256(path.encode()).hexdigest()[:16]}/s.sock"  # noqa: S108
+
+    @property
+    def tree(self) -> str:
+        """The managed source tree; a tree that people made may lie anywhere."""
+        return f"{self.engine_dir}/tree"
+
+    def tree_git(self, tree: str) -> str:
+        """Our git folder for the tree at that path.
+
+        Named by its place below the engine folder, so that a restored host goes on with it.
+        """
+        name = tree.replace(self.engine_dir, "${engine_dir}", 1)
+        digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
+        return f"{self.state}/trees/{digest[:12]}.git"
 
     def inputs(self, digest: str) -> str:
         return f"{self.state}/inputs/{digest[:12]}"

@@ -71,9 +71,13 @@ class App:
 
     def transport(self, host: Host) -> Transport:
         """A transport to the host; closed with the program."""
+        return self.open_transport(self.ssh_target(host))
+
+    def open_transport(self, target: SshTarget) -> Transport:
+        """A transport to any machine, such as a backup place; closed with the program."""
         from ddops.transport.ssh import SshTransport
 
-        made = SshTransport(self.ssh_target(host), self.policy)
+        made = SshTransport(target, self.policy)
         self._open.append(made)
         return made
 

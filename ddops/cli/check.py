@@ -183,7 +183,7 @@ def _launch(app: App, name: str, host: Host) -> Launch:
         raise UsageError(words, next="ddops config show")
     profile = app.inventory.profile_of(service)
     spec = launch_spec(service, profile, "${engine_dir}/env")
-    return launch_of(spec, service, profile, host)
+    return launch_of(spec, profile.engine, service, host)
 
 
 def _judged(

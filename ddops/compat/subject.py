@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ddops.compat.model import Launch, Subject
 from ddops.engines import LaunchSpec
-from ddops.inventory.model import Host, Profile, Service
+from ddops.inventory.model import Host, Service
 from ddops.probe import Facts
 
 
-def launch_of(spec: LaunchSpec, service: Service, profile: Profile, host: Host) -> Launch:
-    """A rendered launch as the checks read it, its paths those of this host."""
+def launch_of(spec: LaunchSpec, engine: str, service: Service, host: Host) -> Launch:
+    """A rendered launch of an `engine` (`sglang-0.5.23`) as the checks read it, its paths those
+    of this host."""
     argv, env = spec.expand({"engine_dir": host.engine_dir})
     # ddops brings the plugin of this algorithm along (sglang_ddtree).
-    plugins = ("DDTREE",) if profile.spec.algorithm == "DDTREE" else ()
-    return Launch(tuple(argv), env, profile.engine, service.model, plugins)
+    return Launch(tuple(argv), env, engine, service.model, ("DDTREE",))
 
 
 def subject_of(facts: Facts, host: Host, launch: Launch | None = None) -> Subject:

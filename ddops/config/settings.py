@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
+from ddops.config.backup import BackupTable
 from ddops.config.project import Project
 from ddops.config.schema import decode, problems
 from ddops.config.toml import raise_all, read_toml
@@ -52,6 +53,7 @@ class ProjectTable(Struct, frozen=True, kw_only=True):
     """ddops.toml, and the user's config.toml."""
 
     settings: SettingsTable = SettingsTable()
+    backup: BackupTable = BackupTable()
 
 
 class Place(Struct, frozen=True):

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddops.compat import launch_of
 from ddops.deploy.host import ServiceOnHost
 from ddops.deploy.release import Release, staged_release
 from ddops.deploy.run import Outcome, Tools, at_work, port_of
@@ -82,7 +83,8 @@ def roll_back(
         try:
             # What provision would do today says nothing about the environment of that release:
             # the engine in it was asked for its flags, and that is the proof.
-            return work.go(release, prepared=lambda: (), judged=None)
+            judged = launch_of(release.launch, str(release.content["upstream"]), service, host)
+            return work.go(release, prepared=lambda: (), judged=judged)
         except RolledBackError as error:
             raise RollbackFailedError(
                 f"{host.name}: {short(release.digest)} does not pass its gates any more",

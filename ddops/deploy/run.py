@@ -31,6 +31,8 @@ from ddops.provision import Provision, env_recipe
 from ddops.transport import Transport
 
 Lookup = Callable[[str], Path]
+#: What provision would still do: id, title and proposal of each step.
+Rows = tuple[tuple[str, str, Proposal], ...]
 #: How often, and how far apart, the health of a running engine of the right release is asked.
 LOOKS, LOOK_AGAIN_S = 3, 1.5
 
@@ -75,6 +77,24 @@ def deploy_service(
 ) -> Outcome:
     """Make the release live, or prove that it is. Errors carry the exit code they mean."""
     release = prepare(host, service, profile, tools.lookup)
+
+    def prepared() -> Rows:
+        return _provision_rows(transport, host, service, tools.lookup)
+
+    judged = launch_of(release.launch, profile.engine, service, host)
+    return deploy_release(transport, host, service, release, tools, judged, prepared)
+
+
+def deploy_release(
+    transport: Transport,
+    host: Host,
+    service: Service,
+    release: Release,
+    tools: Tools,
+    judged: Launch | None,
+    prepared: Callable[[], Rows],
+) -> Outcome:
+    """The same for a release that is there already, such as a snapshot's."""
     target = ServiceOnHost(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
@@ -89,11 +109,7 @@ def deploy_service(
         unchanged = _unchanged(_patient_look(target, release, tools.stop), target, release)
         if unchanged is not None:
             return unchanged
-        return work.go(
-            release,
-            prepared=lambda: _provision_rows(transport, host, service, tools.lookup),
-            judged=launch_of(release.launch, service, profile, host),
-        )
+        return work.go(release, prepared=prepared, judged=judged)
 
 
 @dataclass(frozen=True, slots=True)

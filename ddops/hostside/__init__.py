@@ -6,7 +6,24 @@ the controller never imports them to do work. `source` gives a script's text.
 
 from __future__ import annotations
 
+import ast
 from importlib import resources
+
+#: What is in one script with its importer once they are joined, or stands at the top already.
+_DROPPED = ("ddops.hostside", "__future__")
+
+
+def joined(*names: str) -> str:
+    """Several scripts as one, in this order: what one imports of another is there already."""
+    kept = ["from __future__ import annotations"]
+    for name in names:
+        text = source(name)
+        gone: set[int] = set()
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(_DROPPED):
+                gone |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        kept += [li for n, li in enumerate(text.splitlines(), 1) if n not in gone]
+    return "\n".join([*kept, ""])
 
 
 def source(name: str) -> str:

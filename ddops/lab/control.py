@@ -17,6 +17,7 @@ from pathlib import Path
 from ddops.errors import DdopsError, LockHeldError, RefusedError, UsageError
 from ddops.events import Event, Reporter
 from ddops.lab import boot, hold, needs, rootfs
+from ddops.lab.backup import place_backup, write_backup
 from ddops.lab.booted import WHEELHOUSE
 from ddops.lab.faults import Fault
 from ddops.lab.host import find_sshd, keygen, make_host, place, start_sshd
@@ -128,10 +129,12 @@ class Lab:
         sshd = find_sshd()
         return lambda: self._start(spec, sshd)
 
-    def _lay_down(self, spec: LabSpec, made: tuple[str, ...]) -> LabState:
+    def _lay_down(self, spec: LabSpec, made: tuple[str, ...], *, backup: bool = False) -> LabState:
         """The lab's folder, with what is known before anything runs."""
         self.paths.dir.mkdir(parents=True, mode=0o700)
-        state = LabState(spec, _placed(spec), ready=False, made=made)
+        hosts = _placed(spec)
+        place_of = place_backup(hosts) if backup else None
+        state = LabState(spec, hosts, ready=False, made=made, backup=place_of)
         self._write(state)
         keygen(self.paths.key, "lab login")
         shutil.copy2(f"{self.paths.key}.pub", self.paths.dir / "authorized_keys")
@@ -148,15 +151,16 @@ class Lab:
         return state
 
     def _start(self, spec: LabSpec, sshd: str) -> LabState:
-        state = self._lay_down(spec, _privsep_dir())
-        hosts = state.hosts
-        for host in hosts:
+        state = self._lay_down(spec, _privsep_dir(), backup=True)
+        for host in state.all_hosts:
             make_host(self.paths, host, spec, self.lookup, self.cache)
             start_sshd(self.paths, host, sshd)
-        for host in hosts:
+        for host in state.all_hosts:
             _wait_listening(host)
-        self._write_ssh(hosts)
-        self._write_inventory(spec, hosts)
+        self._write_ssh(state.all_hosts)
+        if state.backup is not None:
+            write_backup(self.paths, state.backup)
+        self._write_inventory(spec, state.hosts)
         state = replace(state, ready=True)
         self._write(state)
         return state
@@ -211,7 +215,7 @@ class Lab:
                 boot.ask(self.paths, {"do": "status"})
             except DdopsError:
                 return False
-        return all(_listening(h) for h in state.hosts)
+        return all(_listening(h) for h in state.all_hosts)
 
     def _clean(self, state: LabState | None) -> None:
         where = self.paths.dir

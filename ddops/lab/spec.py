@@ -93,6 +93,11 @@ class LabPaths:
     def key(self) -> Path:
         return self.dir / "id_ed25519"
 
+    @property
+    def backup(self) -> Path:
+        """The lab's own `[backup]`."""
+        return self.dir / "backup.toml"
+
     def host(self, name: str) -> Path:
         return self.dir / "hosts" / name
 
@@ -108,6 +113,12 @@ class LabState:
     hosts: tuple[LabHost, ...]
     ready: bool
     made: tuple[str, ...] = ()
+    #: Where the lab's snapshots go; no host of the inventory.
+    backup: LabHost | None = None
+
+    @property
+    def all_hosts(self) -> tuple[LabHost, ...]:
+        return (*self.hosts, self.backup) if self.backup else self.hosts
 
     def dump(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -120,4 +131,5 @@ class LabState:
             tuple(LabHost(**h) for h in raw["hosts"]),
             bool(raw["ready"]),
             tuple(raw["made"]),
+            LabHost(**raw["backup"]) if raw.get("backup") else None,
         )

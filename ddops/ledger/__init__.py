@@ -35,13 +35,15 @@ from ddops.ledger.records import (
     StoredHost,
     Transition,
 )
+from ddops.ledger.snapshots import Copy, Drill, Snapshots, StoredSnapshot
 from ddops.ledger.store import Now, open_store, utc_now
-from ddops.ledger.writers import Writers
 
 __all__ = [
     "COMMITTED",
     "ENDED_BADLY",
+    "Copy",
     "Deployment",
+    "Drill",
     "Gate",
     "Head",
     "Launch",
@@ -51,11 +53,12 @@ __all__ = [
     "Scalar",
     "StoredFacts",
     "StoredHost",
+    "StoredSnapshot",
     "Transition",
 ]
 
 
-class Ledger(Writers, Readers):
+class Ledger(Snapshots, Readers):
     """An open ledger. Use as a context manager; may be shared by threads, not across fork."""
 
     @classmethod

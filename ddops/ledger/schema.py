@@ -22,7 +22,7 @@ from sqlite_utils.migrations import Migrations
 
 from ddops import __version__
 from ddops.errors import DdopsError, RefusedError
-from ddops.ledger import guards
+from ddops.ledger import guards, step_0002
 from ddops.ledger.clean import stamp
 from ddops.ledger.connect import APPLICATION_ID, errors
 
@@ -99,7 +99,10 @@ class Step:
     apply: Callable[[Database], None]
 
 
-STEPS: tuple[Step, ...] = (Step("0001_deployments", "0.1.0", _first),)
+STEPS: tuple[Step, ...] = (
+    Step("0001_deployments", "0.1.0", _first),
+    Step("0002_snapshots", "0.1.0", step_0002.second),
+)
 
 
 def check(conn: sqlite3.Connection, path: Path, steps: tuple[Step, ...] = STEPS) -> list[str]:

@@ -13,7 +13,10 @@ from ddops.ledger.chain import quoted
 from ddops.ledger.records import Head
 
 #: The chained tables that must be there.
-TABLES = ("deployment", "facts", "gate", "host", "launch", "release", "transition")
+TABLES = (
+    "deployment", "facts", "gate", "host", "launch", "release", "snapshot", "snapshot_copy",
+    "snapshot_drill", "transition",
+)  # fmt: skip
 _MOST = 100
 
 

@@ -122,7 +122,10 @@ def test_scripts_for_hosts_import_the_standard_library_only() -> None:
         f"{path}:{line}: {name}"
         for path in modules("ddops/hostside")
         for line, name in imports(tree(path))
-        if name.split(".")[0] not in sys.stdlib_module_names and name not in ON_HOST
+        if name.split(".")[0] not in sys.stdlib_module_names
+        and name not in ON_HOST
+        # Scripts of several files are joined into one on their way (`hostside.joined`).
+        and not name.startswith("ddops.hostside.")
     ]
     assert not found
 

@@ -37,6 +37,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             ledger.add_deployment(op, service="k26", release=digest, host="b300", by="ann")
             ledger.add_transition(op, "locked", Outcome.OK)
             ledger.add_launch(f"n{n}", deployment=op, host="b300", release=digest)
+            ledger.add_snapshot(digest, host="b300", tree="t" * 40, release=A, manifest={"n": n})
+            ledger.add_copy(digest, place="git:x", state="verified")
+            ledger.add_drill(digest, place="git:x", verdict="PASS")
             result = GateResult("G0", Verdict.PASS, "up")
             ledger.add_gate(result, deployment=op, launch=f"n{n}")
     return path.read_bytes()
@@ -262,7 +265,8 @@ def test_every_column_is_hashed(path: Path, forced: sqlite3.Connection) -> None:
             if column in chain.COLUMNS:
                 continue
             row = forced.execute(f'SELECT seq, "{column}" FROM "{table}" ORDER BY seq').fetchone()
-            other = {"n": 99, "simulated": 1, "verdict": "FAIL" if table == "gate" else "fail"}
+            verdict = "FAIL" if table in ("gate", "snapshot_drill") else "fail"
+            other = {"n": 99, "simulated": 1, "verdict": verdict, "state": "failed"}
             value = other.get(column, "f" * 64)
             forced.execute("PRAGMA foreign_keys = OFF")
             forced.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE seq = ?', (value, row[0]))
