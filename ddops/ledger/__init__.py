@@ -19,9 +19,20 @@ from typing import Self
 from ddops.command import Redactor
 from ddops.ledger import query as _query
 from ddops.ledger import verify as _verify
+from ddops.ledger.bench_records import (
+    Cell,
+    Device,
+    Identity,
+    NewCondition,
+    NewRun,
+    NewSample,
+    RawData,
+    Run,
+    Status,
+    StoredCell,
+)
 from ddops.ledger.chain import Scalar
 from ddops.ledger.clean import Cleaner
-from ddops.ledger.readers import Readers
 from ddops.ledger.records import (
     COMMITTED,
     ENDED_BADLY,
@@ -35,27 +46,41 @@ from ddops.ledger.records import (
     StoredHost,
     Transition,
 )
+from ddops.ledger.retract import FallenFinding, Retractions, Scope, Withdrawal, WithdrawnRun
 from ddops.ledger.store import Now, open_store, utc_now
-from ddops.ledger.writers import Writers
 
 __all__ = [
     "COMMITTED",
     "ENDED_BADLY",
+    "Cell",
     "Deployment",
+    "Device",
+    "FallenFinding",
     "Gate",
     "Head",
+    "Identity",
     "Launch",
     "Ledger",
+    "NewCondition",
+    "NewRun",
+    "NewSample",
     "Outcome",
+    "RawData",
     "Release",
+    "Run",
     "Scalar",
+    "Scope",
+    "Status",
+    "StoredCell",
     "StoredFacts",
     "StoredHost",
     "Transition",
+    "Withdrawal",
+    "WithdrawnRun",
 ]
 
 
-class Ledger(Writers, Readers):
+class Ledger(Retractions):
     """An open ledger. Use as a context manager; may be shared by threads, not across fork."""
 
     @classmethod

@@ -2,11 +2,12 @@
 
 hash = sha256 of the canonical JSON of {ledger, seq, prev, table, row}, where `row` holds the
 other columns. Columns that are NULL are left out: a column added later does not change the
-hashes of older rows.
+hashes of older rows. A BLOB stands there as "sha256:" and the digest of its bytes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,9 +25,13 @@ ROOT = "0" * 64
 
 def row_hash(table: str, row: Mapping[str, Scalar]) -> str:
     """The hash that `row` of `table` must carry; its own `hash` entry is not looked at."""
-    rest = {k: v for k, v in row.items() if k not in COLUMNS and v is not None}
+    rest = {k: _plain(v) for k, v in row.items() if k not in COLUMNS and v is not None}
     link = {"ledger": row["ledger"], "seq": row["seq"], "prev": row["prev"]}
     return digest({**link, "table": table, "row": rest})
+
+
+def _plain(value: Scalar) -> Scalar:
+    return f"sha256:{hashlib.sha256(value).hexdigest()}" if isinstance(value, bytes) else value
 
 
 def quoted(name: str) -> str:

@@ -13,7 +13,11 @@ from ddops.ledger.chain import quoted
 from ddops.ledger.records import Head
 
 #: The chained tables that must be there.
-TABLES = ("deployment", "facts", "gate", "host", "launch", "release", "transition")
+TABLES = (
+    *("cell", "condition", "deployment", "facts", "finding", "finding_run", "gate", "host"),
+    *("launch", "raw", "release", "retraction", "run", "run_gate", "sample", "transition"),
+    *("tree", "withdrawn"),
+)
 _MOST = 100
 
 
