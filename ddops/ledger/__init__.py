@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from ddops.command import Redactor
+from ddops.ledger import backup as _backup
 from ddops.ledger import query as _query
 from ddops.ledger import verify as _verify
 from ddops.ledger.bench_records import (
@@ -33,6 +34,7 @@ from ddops.ledger.bench_records import (
 )
 from ddops.ledger.chain import Scalar
 from ddops.ledger.clean import Cleaner
+from ddops.ledger.merge import Merged, Merging
 from ddops.ledger.records import (
     COMMITTED,
     ENDED_BADLY,
@@ -61,6 +63,7 @@ __all__ = [
     "Identity",
     "Launch",
     "Ledger",
+    "Merged",
     "NewCondition",
     "NewRun",
     "NewSample",
@@ -80,7 +83,7 @@ __all__ = [
 ]
 
 
-class Ledger(Retractions):
+class Ledger(Retractions, Merging):
     """An open ledger. Use as a context manager; may be shared by threads, not across fork."""
 
     @classmethod
@@ -111,6 +114,13 @@ class Ledger(Retractions):
         Rows cut off the end of a chain leave no trace in it: pass a `head()` noted earlier.
         """
         return _verify.run(self.path, heads)
+
+    def backup(self, to: Path) -> Head:
+        """A consistent, verified copy, 0600, while others write. Answers its head: note it.
+
+        Raises UsageError for a file that is there, DdopsError when the copy does not verify.
+        """
+        return _backup.run(self.path, to, self.ledger_id)
 
     def query(
         self,

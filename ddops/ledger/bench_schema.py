@@ -16,7 +16,7 @@ _STATUS = "'valid', 'invalid', 'unbound', 'void'"
 #: Narrow columns first, documents last: a scan for figures does not read what overflows a page.
 _RUN = f"""CREATE TABLE run ({LINK}
   id TEXT NOT NULL, cell TEXT NOT NULL, launch TEXT, "release" TEXT, tree TEXT, host TEXT,
-  repeat INTEGER NOT NULL CHECK (repeat > 0),
+  gate TEXT, repeat INTEGER NOT NULL CHECK (repeat > 0),
   status TEXT NOT NULL CHECK (status IN ({_STATUS})), reason TEXT NOT NULL,
   identity TEXT NOT NULL CHECK (identity IN ('proven', 'bracketed', 'none')),
   device_class TEXT NOT NULL CHECK (device_class IN ('gpu', 'cpu', 'sim', 'unknown')),
@@ -28,10 +28,12 @@ _RUN = f"""CREATE TABLE run ({LINK}
   tool TEXT NOT NULL, "by" TEXT NOT NULL,
   protocol TEXT NOT NULL, "window" TEXT NOT NULL, environment TEXT NOT NULL, metrics TEXT NOT NULL,
   UNIQUE (ledger, id), UNIQUE (ledger, id, launch),
-  CHECK (status <> 'valid' OR (launch IS NOT NULL AND identity <> 'none' AND requests > 0)),
+  CHECK (status <> 'valid' OR (launch IS NOT NULL AND gate IS NOT NULL AND requests > 0
+    AND identity <> 'none')),
   CHECK ((status = 'valid') = (reason = '')),
   FOREIGN KEY (ledger, cell) REFERENCES cell (ledger, key),
   FOREIGN KEY (ledger, launch) REFERENCES launch (ledger, nonce),
+  FOREIGN KEY (ledger, gate, launch) REFERENCES gate (ledger, id, launch),
   FOREIGN KEY (ledger, "release") REFERENCES "release" (ledger, digest),
   FOREIGN KEY (ledger, tree) REFERENCES tree (ledger, digest),
   FOREIGN KEY (ledger, host) REFERENCES host (ledger, id), {END}"""
@@ -61,8 +63,8 @@ _TABLES = (
   service TEXT NOT NULL, label TEXT NOT NULL, concurrency INTEGER,
   vary TEXT NOT NULL, fix TEXT NOT NULL, at TEXT NOT NULL,
   UNIQUE (ledger, key), {END}""",
-    _RUN,
     "CREATE UNIQUE INDEX gate_of_launch ON gate (ledger, id, launch)",
+    _RUN,
     f"""CREATE TABLE run_gate ({LINK}
   run TEXT NOT NULL, launch TEXT NOT NULL, gate TEXT NOT NULL,
   UNIQUE (ledger, run, gate),
@@ -108,7 +110,14 @@ _INDEXES = (
     "CREATE INDEX run_launch ON run (launch)",
     'CREATE INDEX run_release ON run ("release")',
     "CREATE INDEX run_tree ON run (tree)",
+    "CREATE INDEX run_by_gate ON run (gate)",
+    "CREATE INDEX run_gate_gate ON run_gate (gate)",
     "CREATE INDEX gate_failed ON gate (launch, name) WHERE verdict = 'FAIL'",
+    "CREATE INDEX gate_not_passed ON gate (ledger, id) WHERE verdict <> 'PASS'",
+    # All that `cell_summary` reads, in the order it groups by: it never touches the table.
+    """CREATE INDEX run_summary ON run (status, ledger, cell, device_class, device, concurrency,
+  launch, id, tree, "release", requests, failed, output_tps, request_tps, ttft_p50_ms,
+  ttft_p99_ms, tpot_p50_ms, tpot_p99_ms, commit_tokens, commit_steps, c_eff, started, ended)""",
     'CREATE INDEX withdrawn_run_id ON withdrawn (run, "of")',
     'CREATE INDEX finding_run_run ON finding_run (run, "of")',
 )
@@ -121,21 +130,27 @@ UNION SELECT r.ledger, r.id, t.id, t.ledger FROM retraction t
   JOIN run r ON r."release" = t.value WHERE t.scope = 'release'
 UNION SELECT w."of", w.run, w.retraction, w.ledger FROM withdrawn w"""
 
-#: Runs whose gates do not carry them: none named, one not passed, or one of the same name that
-#: failed on the same server start, before or after.
-_UNGATED = """CREATE VIEW ungated_run AS
-SELECT r.ledger, r.id AS run FROM run r WHERE NOT EXISTS
-  (SELECT 1 FROM run_gate b WHERE b.ledger = r.ledger AND b.run = r.id)
-UNION SELECT b.ledger, b.run FROM run_gate b JOIN gate g ON g.ledger = b.ledger AND g.id = b.gate
-  WHERE g.verdict <> 'PASS' OR EXISTS (SELECT 1 FROM gate f
-    WHERE f.verdict = 'FAIL' AND f.launch = g.launch AND f.name = g.name)"""
+#: Runs whose gates do not carry them: one did not pass, or one of the same name failed on the same
+#: server start, before or after. It begins at the gates, which are few.
+_BAD_GATE = """SELECT g.ledger, g.id FROM gate g WHERE g.verdict <> 'PASS'
+  UNION SELECT g.ledger, g.id FROM gate f JOIN gate g ON g.launch = f.launch AND g.name = f.name
+    WHERE f.verdict = 'FAIL' AND f.launch IS NOT NULL"""
+_UNGATED = f"""CREATE VIEW ungated_run AS WITH bad AS ({_BAD_GATE})
+SELECT r.ledger, r.id AS run FROM bad CROSS JOIN run r
+  WHERE r.ledger = bad.ledger AND r.gate = bad.id
+UNION SELECT b.ledger, b.run FROM bad CROSS JOIN run_gate b
+  WHERE b.ledger = bad.ledger AND b.gate = bad.id"""  # noqa: S608
 
-_VALID = """CREATE VIEW valid_run AS SELECT r.* FROM run r WHERE r.status = 'valid'
-AND (r.ledger, r.id) NOT IN (SELECT ledger, run FROM withdrawn_run)
+#: The one rule for what counts. `r` is a row of `run`. All SQL here is put together of constants.
+_COUNTS = """r.status = 'valid'
+AND coalesce(r.tree, '') NOT IN (SELECT value FROM retraction WHERE scope = 'tree')
+AND coalesce(r."release", '') NOT IN (SELECT value FROM retraction WHERE scope = 'release')
+AND NOT EXISTS (SELECT 1 FROM withdrawn w WHERE w.run = r.id AND w."of" = r.ledger)
 AND (r.ledger, r.id) NOT IN (SELECT ledger, run FROM ungated_run)"""
+_VALID = f"CREATE VIEW valid_run AS SELECT r.* FROM run r WHERE {_COUNTS}"  # noqa: S608
 
 #: One row a cell, device and chain. Commit length is a ratio of sums, not a mean of ratios.
-_SUMMARY = """CREATE VIEW cell_summary AS
+_SUMMARY = f"""CREATE VIEW cell_summary AS
 SELECT s.*, c.suite, c.service, c.label, c.family, c.comparable, c.vary FROM (
   SELECT r.ledger, r.cell, r.device_class, r.device, r.concurrency,
     count(DISTINCT r.launch) AS launches, count(*) AS runs,
@@ -146,16 +161,18 @@ SELECT s.*, c.suite, c.service, c.label, c.family, c.comparable, c.vary FROM (
     avg(r.tpot_p50_ms) AS tpot_p50_ms_mean, max(r.tpot_p99_ms) AS tpot_p99_ms_max,
     1.0 * sum(r.commit_tokens) / nullif(sum(r.commit_steps), 0) AS commit_length,
     avg(r.c_eff) AS c_eff_mean, min(r.started) AS first, max(r.ended) AS last
-  FROM valid_run r GROUP BY r.ledger, r.cell, r.device_class, r.device, r.concurrency) s
-JOIN cell c ON c.ledger = s.ledger AND c.key = s.cell"""
+  FROM run r INDEXED BY run_summary WHERE {_COUNTS}
+  GROUP BY r.ledger, r.cell, r.device_class, r.device, r.concurrency) s
+JOIN cell c ON c.ledger = s.ledger AND c.key = s.cell"""  # noqa: S608
 
-#: What was concluded, and whether it still stands: not once one of its runs is no longer valid.
-_CONCLUSION = """CREATE VIEW conclusion AS
+#: What was concluded, and whether it still stands: not once one of its runs no longer counts.
+_CONCLUSION = f"""CREATE VIEW conclusion AS
 SELECT f.ledger, f.id, f.kind, f.subject, f.text, f."by", f.at, count(x.run) AS runs,
-  count(x.run) - count(v.id) AS lost, count(x.run) = count(v.id) AS stands
+  count(x.run) - coalesce(sum({_COUNTS}), 0) AS lost,
+  count(x.run) > 0 AND count(x.run) = coalesce(sum({_COUNTS}), 0) AS stands
 FROM finding f LEFT JOIN finding_run x ON x.ledger = f.ledger AND x.finding = f.id
-LEFT JOIN valid_run v ON v.ledger = x."of" AND v.id = x.run
-GROUP BY f.ledger, f.id"""
+LEFT JOIN run r ON r.ledger = x."of" AND r.id = x.run
+GROUP BY f.ledger, f.id"""  # noqa: S608
 
 VIEWS = (_WITHDRAWN, _UNGATED, _VALID, _SUMMARY, _CONCLUSION)
 

@@ -209,6 +209,7 @@ class BenchWriters(Writers):
             "release": release,
             "tree": clean.ident(run.tree, "the digest of a tree") if run.tree else None,
             "host": host,
+            "gate": run.gates[0] if run.gates else None,
             "repeat": run.repeat,
             "status": Status(run.status).value,
             "reason": reason,

@@ -86,6 +86,15 @@ def problems(
         yield f"sequence {seq} of ledger {ledger} was noted earlier and is gone"
 
 
+def links(
+    conn: sqlite3.Connection, tables: Iterable[str], *, ledger: str | None = None, after: int = 0
+) -> Iterator[tuple[str, Mapping[str, Scalar]]]:
+    """Rows with their table, in order: of every chain, or of one behind row `after`."""
+    found = (_rows(conn, t, ledger, after) for t in tables)
+    for link in heapq.merge(*found, key=lambda k: k.place):
+        yield link.table, link.row
+
+
 def _judge(last: _Link | None, link: _Link) -> Iterator[str]:
     seq = link.place[1]
     before, prev = (last.place[1], last.row["hash"]) if last else (0, ROOT)
@@ -101,6 +110,10 @@ def _judge(last: _Link | None, link: _Link) -> Iterator[str]:
         yield f"{link}: content does not match its hash"
 
 
-def _rows(conn: sqlite3.Connection, table: str) -> Iterator[_Link]:
-    for row in conn.execute(f"SELECT * FROM {quoted(table)} ORDER BY ledger, seq"):  # noqa: S608
+def _rows(
+    conn: sqlite3.Connection, table: str, ledger: str | None = None, after: int = 0
+) -> Iterator[_Link]:
+    where = "" if ledger is None else "WHERE ledger = :ledger AND seq > :after"
+    sql = f"SELECT * FROM {quoted(table)} {where} ORDER BY ledger, seq"  # noqa: S608
+    for row in conn.execute(sql, {"ledger": ledger, "after": after} if where else {}):
         yield _Link(table, dict(row))
