@@ -149,7 +149,7 @@ def _one(
         commit_steps=int(tokens / length) or 1,
         tool="simulated",
         by="simulated",
-        protocol={"route": "/generate", "seed": i},
+        protocol={"route": "/generate", "own": {"seed": i}},
         window={"rule": "simulated"},
         environment={"simulated": True},
         metrics={"power_w_mean": 600.0},

@@ -86,8 +86,10 @@ class NewRun:
     identity and at least one gate, all of them passed. Everything else needs a `reason`.
     Figures cover the steady window; a figure that was not measured is None. Commit length is
     commit_tokens / commit_steps. `protocol` is how it was measured (client version, route,
-    connections, cache protocol, seeds), `window` the cuts and their rules, `environment` what was
-    around (driver, clocks, versions), `metrics` every other number, with its unit in its name.
+    connections, cache protocol): alike for runs that are compared, but for what stands below its
+    key `own` (seeds, salts, argv). `window` holds the cuts, and under `rule` the rule that chose
+    them; `environment` what was around (driver, clocks, versions); `metrics` every other number,
+    with its unit in its name.
     """
 
     cell: str
