@@ -105,6 +105,22 @@ FROM withdrawn_run w JOIN retraction t ON t.ledger = w.retracted_in AND t.id = w
 WHERE w.ledger = :ledger AND w.run = :run ORDER BY t.at"""
         return [dict(r) for r in self._rows(sql, {"ledger": run.ledger, "run": run.id})]
 
+    def imported(self, sha: str, tool: str) -> str | None:
+        """The run that was imported from the text with this sha256, if any."""
+        sql = "SELECT id, protocol FROM run WHERE tool = :tool AND instr(protocol, :sha)"
+        for row in self._rows(sql, {"tool": tool, "sha": sha}):
+            own = _object(row["protocol"]).get("own")
+            if isinstance(own, Mapping) and own.get("sha256") == sha:
+                return str(row["id"])
+        return None
+
+    def retractions(self) -> list[Mapping[str, Scalar]]:
+        """Every retraction with how many runs it named, oldest first."""
+        sql = """SELECT t.ledger, t.id, t.scope, t.value, t.reason, t."by", t.at,
+  (SELECT count(*) FROM withdrawn w WHERE w.ledger = t.ledger AND w.retraction = t.id) AS runs
+FROM retraction t ORDER BY t.at, t.ledger, t.seq"""
+        return [dict(r) for r in self._rows(sql, {})]
+
     def conclusions(self, runs: Sequence[str] = ()) -> list[Mapping[str, Scalar]]:
         """What was concluded and whether it stands; of the given runs alone where some are."""
         sql = "SELECT * FROM conclusion ORDER BY at, ledger, id"
