@@ -192,5 +192,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
             migrate(conn, path, utc_now(), steps)
         # One transaction each: the good one stays.
         assert "later" in guards.tables(conn)
-        assert conn.execute("SELECT count(*) FROM _sqlite_migrations").fetchone()[0] == len(STEPS) + 1
+        assert (
+            conn.execute("SELECT count(*) FROM _sqlite_migrations").fetchone()[0] == len(STEPS) + 1
+        )
         assert guards.missing(conn) == []
