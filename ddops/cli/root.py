@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "deploy": ("deploy:deploy", "Make a release live, gated; take it back when it fails."),
     "status": ("status:status", "What runs where, as observed."),
     "lab": ("lab:lab", "Real hosts on loopback to try things on."),
+    "bench": ("bench:bench", "Measure a service, correctness first."),
     "ledger": ("ledger:ledger", "What was recorded: deployments, evidence, the chain."),
     "lock": ("lock:lock", "Who is at work on a host."),
     "config": ("config:config", "Settings and where they come from."),

@@ -41,6 +41,7 @@ def perform(plan):
     out = {"schema": ANSWER, "before": look(server, plan), "after": {}, "samples": []}
     if not fit(out["before"], plan, out):
         return out
+    out["machine"] = around.machine()
     out["idle"] = around.wait_idle(server, wish["quiet_s"], wish["idle_budget_s"])
     out["flushed"] = server.flush() if wish["flush"] else None
     out["before"]["counters"] = server.counters()
@@ -122,6 +123,7 @@ def start_sampler(plan, key):
         env={**os.environ, "PYTHONPATH": folder},
     )  # fmt: skip
     where = {"host": plan["host"], "port": plan["port"], "key": key}
+    assert watcher.stdin is not None  # noqa: S101 - a pipe was asked for
     watcher.stdin.write(json.dumps(where).encode() + b"\n")
     watcher.stdin.flush()
     return watcher

@@ -5,7 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import platform
 import re
+import shutil
+import subprocess
 import time
 
 INFO = (
@@ -87,15 +90,40 @@ class Server:
 
 def read_counters(text):
     names = {v: k for k, v in COUNTERS.items()}
-    out = {}
+    out: dict[str, float] = {}
     for name, value in _LINE.findall(text):
         if name in names:
             out[names[name]] = out.get(names[name], 0.0) + float(value)
     return out
 
 
+def machine():
+    """What this host is made of, in the words of its kernel and driver."""
+    out: dict[str, object] = {"cpu": platform.machine(), "kernel": platform.release()}
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
+            for line in f:
+                if line.startswith("model name"):
+                    out["cpu"] = line.partition(":")[2].strip()
+                    break
+    except OSError:
+        pass  # not Linux: what `platform` says has to do
+    out["cores"] = os.cpu_count()
+    smi = shutil.which("nvidia-smi")
+    words = ["--query-gpu=name,uuid,driver_version,power.limit,mig.mode.current,ecc.mode.current"]
+    try:
+        done = subprocess.run(
+            [smi or "nvidia-smi", *words, "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=10, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return {**out, "gpus": []}
+    rows = done.stdout.splitlines() if done.returncode == 0 else []
+    return {**out, "gpus": [[c.strip() for c in r.split(",")] for r in rows if r.strip()]}
+
+
 def wait_idle(server, quiet_s, budget_s):
-    """Until nothing has run or waited for `quiet_s`. False past the budget, None if it cannot say."""
+    """Until nothing has run or waited for `quiet_s`. False past the budget, None if unknown."""
     began, since = time.monotonic(), None
     while time.monotonic() - began < budget_s:
         seen = server.counters()

@@ -109,12 +109,12 @@ def chunk_size(raw, start, eol):
 
 
 def body_pieces(raw, framing):
-    """`(start, end)` of each stretch of body in `raw`, in order; a cut answer gives what is there."""
+    """`(start, end)` of each stretch of body in `raw`; of a cut answer, what is there."""
     pos, total = framing.head_end, len(raw)
     if not framing.chunked:
         stop = total if framing.length is None else min(total, pos + framing.length)
         return [(pos, stop)] if stop > pos else []
-    out = []
+    out: list[tuple[int, int]] = []
     while True:
         eol = raw.find(b"\r\n", pos)
         if eol < 0:

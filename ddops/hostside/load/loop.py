@@ -88,8 +88,8 @@ class Loop:
         self.raw_bytes = 0
         self._next = 0
         self._conns = {}
-        self._idle = deque()
-        self._waiting = deque()  # open loop: due, and no connection is free
+        self._idle: deque[Conn] = deque()
+        self._waiting: deque[Exchange] = deque()  # open loop: due, and no connection is free
         self._active = 0
         self._refused = 0
         self._epoll = select.epoll()

@@ -153,7 +153,8 @@ def bounded(exchange, found):
 def native(events, t0):
     """SGLang's `/generate`: cumulative `meta_info`, text and ids cumulative or in pieces."""
     out = empty()
-    text, texts, ids, pieces, meta = "", [], [], [], {}
+    ids: list[int] = []
+    text, texts, pieces, meta = "", [], [], {}
     versions = set()
     before = 0
     for lo, hi, data in events:
@@ -191,7 +192,6 @@ def native(events, t0):
     out["output_ids"] = ids if whole else [i for piece in pieces for i in piece]
     out["text"] = text if whole else "".join(texts)
     if meta.get("output_token_logprobs") is not None:
-        out["logprobs"] = meta["output_token_logprobs"]
         out["top_logprobs"] = meta.get("output_top_logprobs")
     out["weight_versions"] = sorted(str(v) for v in versions)
     return out

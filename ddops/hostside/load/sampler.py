@@ -2,8 +2,8 @@
 
     python3 -m load.sampler PERIOD_S
 
-Reads `{"host", "port", "key"}` from standard input, prints one JSON object a line until its standard
-input closes. GPUs through `nvidia-smi`, where there is one.
+Reads `{"host", "port", "key"}` from standard input, prints one JSON object a line until its
+standard input closes. GPUs through `nvidia-smi`, where there is one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def main(argv):
     due = time.monotonic()
     while not select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
         due = max(due + period, time.monotonic())
-        now, row = cpu_times(), {"at": time.time_ns()}
+        now = cpu_times()
+        row: dict[str, object] = {"at": time.time_ns()}
         row["cpu"] = cpu_share(before, now)
         row["load_1m"] = os.getloadavg()[0]
         seen = server.counters() or {}
@@ -77,7 +78,7 @@ def gpus(smi):
 
 def row(line):
     cells = [c.strip() for c in line.split(",")]
-    out = {}
+    out: dict[str, object] = {}
     for name, cell in zip(GPU, cells):
         try:
             out[name] = float(cell)

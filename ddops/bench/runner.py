@@ -1,0 +1,254 @@
+"""One deployed service: gates of correctness, then levels and repeats, each stored as it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ddops.bench import record
+from ddops.bench.answer import Load
+from ddops.bench.exactness import (
+    Difference,
+    golden_plan,
+    judge_exactness,
+    margins,
+    read_references,
+    tie_plan,
+)
+from ddops.bench.figures import Figures, figures
+from ddops.bench.plan import LoadPlan, Request, common_body, text_body
+from ddops.bench.prompts import Prompts, draw
+from ddops.bench.target import Proof, Target, by, device_of, prove
+from ddops.bench.validity import Asked, Finding, judge_run, warnings_of, worst
+from ddops.bench.window import Window, closed_window
+from ddops.events import Event, Level, Reporter
+from ddops.inventory.suites import Suite
+from ddops.ledger import Ledger
+from ddops.ledger.bench_records import Cell, Identity, NewRun, Status
+from ddops.model import GateResult, Verdict
+
+GATE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One stored run, for whoever shows it."""
+
+    run: str
+    cell: Cell
+    label: str
+    concurrency: int
+    repeat: int
+    status: Status
+    reason: str
+    numbers: Figures | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """Gates of one server start: rows in the ledger, and what speaks against numbers."""
+
+    ids: tuple[str, ...]
+    against: tuple[Finding, ...]
+
+
+@dataclass(slots=True)
+class Bench:
+    """Measures one target by one suite. `stopped` is looked at between runs."""
+
+    target: Target
+    suite: Suite
+    prompts: Prompts
+    ledger: Ledger
+    report: Reporter
+    stopped: Callable[[], bool]
+
+    def measure(
+        self, levels: Sequence[int], repeats: Sequence[int], wanted: Callable[[Cell], bool]
+    ) -> Iterator[Measured]:
+        """Gates, every level and repeat whose cell is `wanted`, and the gates once more.
+
+        A start whose gates fail is measured no further: one run says so, and why.
+        """
+        proof = prove(self.target, self.ledger)
+        gated = self.gate(proof, sorted({1, max(levels)}))
+        for repeat in repeats:
+            for level in levels:
+                if self.stopped():
+                    return
+                cell = self.cell(proof.release, level)
+                if not wanted(cell):
+                    continue
+                if gated.against:
+                    yield self._refused(cell, proof, gated, level, repeat)
+                    continue
+                yield self._one(cell, proof, gated, level, repeat)
+        if not gated.against and not self.stopped():
+            # An engine that went wrong on the way takes its numbers with it: the ledger counts
+            # no run of a start on which a gate of the same name failed, before or after.
+            self.gate(prove(self.target, self.ledger), sorted({1, max(levels)}))
+
+    def cell(self, release: str, level: int) -> Cell:
+        t = self.target
+        return record.cell_of(
+            t.service, t.host, t.profile, release, self.suite, self.prompts, level
+        )
+
+    # ---- gates
+
+    def gate(self, proof: Proof, levels: Sequence[int]) -> Gated:
+        """Exactness at each of the levels, stored under this very start."""
+        if not self.target.service.gates:
+            why = "the service lists no gate, so nothing shows that its answers are right"
+            return Gated((), (Finding(Status.UNBOUND, "gates", why),))
+        if proof.launch is None:
+            why = f"the ledger here does not know the start {proof.nonce}"
+            return Gated((), (Finding(Status.UNBOUND, "launch", why),))
+        limit = proof.seen.server_info.values if proof.seen.server_info else {}
+        most = limit.get("max_running_requests")
+        levels = [c for c in levels if not isinstance(most, int) or c <= most] or [1]
+        ids, against = [], []
+        for concurrency in levels:
+            result = self._exactness(proof, concurrency)
+            gate_id = self.ledger.add_gate(
+                result, deployment=proof.launch.deployment, launch=proof.nonce
+            )
+            self._tell(f"gate {result.name}: {result.verdict.value}: {result.message}",
+                       Level.INFO if result.verdict is Verdict.PASS else Level.WARN)  # fmt: skip
+            ids.append(gate_id)
+            if result.verdict is not Verdict.PASS:
+                words = f"{result.name} {result.verdict.value}: {result.message}"
+                against.append(Finding(Status.INVALID, "gate", words))
+        return Gated(tuple(ids), tuple(against))
+
+    def _exactness(self, proof: Proof, concurrency: int) -> GateResult:
+        text = self.target.golden_text()
+        if text is None or self.target.golden() is None:
+            name = f"exactness C={concurrency}"
+            return GateResult(name, Verdict.FAIL, "the service has no golden file", {})
+        where = self.target.where(proof.weight_version)
+        references = read_references(text)
+
+        def ask(found: Sequence[Difference]) -> Sequence[float | None]:
+            load = self.target.run(tie_plan(where, references, found, GATE_TIMEOUT_S))
+            if len(load.samples) != len(found):
+                return [None] * len(found)
+            return margins(load.samples, found)
+
+        load = self.target.run(golden_plan(where, references, concurrency, GATE_TIMEOUT_S))
+        return judge_exactness(load, references, concurrency, proof.weight_version, ask)
+
+    # ---- runs
+
+    def plan(self, proof: Proof, level: int, repeat: int) -> LoadPlan:
+        suite = self.suite
+        drawn = draw(self.prompts, suite.requests(level), suite.seed, level, repeat)
+        return LoadPlan(
+            where=self.target.where(proof.weight_version),
+            route=suite.route,
+            common=common_body(suite, self.target.model),
+            requests=[Request(id=i, body=text_body(suite.route, text)) for i, text in drawn],
+            concurrency=level,
+            connections=suite.connections,
+            timeout_s=suite.timeout_s,
+            deadline_s=suite.deadline_s,
+            sample_s=suite.sample_s,
+        )
+
+    def asked(self, proof: Proof, level: int) -> Asked:
+        suite = self.suite
+        info = proof.seen.server_info.values if proof.seen.server_info else {}
+        return Asked(
+            route=suite.route,
+            concurrency=level,
+            weight_version=proof.weight_version,
+            output_tokens=suite.output_tokens,
+            ignore_eos=suite.ignore_eos,
+            speculative=bool(info.get("speculative_algorithm")),
+            max_send_delay_ms=suite.limits.send_delay_ms,
+            max_noise=suite.limits.noise,
+        )
+
+    def _one(self, cell: Cell, proof: Proof, gated: Gated, level: int, repeat: int) -> Measured:
+        load = self.target.run(self.plan(proof, level, repeat))
+        window, numbers = analyse(load, level, self.suite.warm_waves)
+        asked = self.asked(proof, level)
+        found = judge_run(load, window, numbers, asked)
+        return self._store(cell, proof, gated, load, window, numbers, found, asked, repeat)
+
+    def _store(
+        self, cell: Cell, proof: Proof, gated: Gated, load: Load, window: Window,
+        numbers: Figures | None, found: Sequence[Finding], asked: Asked, repeat: int,
+    ) -> Measured:  # fmt: skip
+        status, reason = worst(found)
+        warnings = warnings_of(numbers, asked)
+        began, ended = record.span(load)
+        proven = asked.route == "generate"
+        bound = proof.launch is not None
+        new = NewRun(
+            cell=cell.key, status=status, reason=reason, repeat=repeat,
+            identity=Identity.PROVEN if proven else Identity.BRACKETED,
+            device_class=device_of(load.before.info, self.target.host),
+            device=_device(load), started=began, ended=ended,
+            launch=proof.nonce if bound else None, gates=gated.ids,
+            host=self.target.host.name if bound else None,
+            concurrency=asked.concurrency, requests=len(load.samples),
+            failed=record.failed(load.samples), by=by(),
+            protocol=record.protocol_of(load, self.suite, self.prompts),
+            window=record.window_of(window), environment=record.environment_of(load),
+            metrics=record.metrics_of(numbers, warnings),
+        )  # fmt: skip
+        if numbers is not None:
+            new = _with_figures(new, load, window, numbers)
+        rows = record.sample_rows(load, window, proven=proof.weight_version if proven else None)
+        self.ledger.add_cell(cell)
+        run = self.ledger.add_run(new, rows, record.condition_rows(load), record.raw_data(load))
+        return Measured(
+            run, cell, cell.label, asked.concurrency or 0, repeat, status, reason, numbers,
+            tuple(warnings),
+        )  # fmt: skip
+
+    def _refused(self, cell: Cell, proof: Proof, gated: Gated, level: int, repeat: int) -> Measured:
+        """A row without a number: what was not measured, and why."""
+        status, reason = worst(gated.against)
+        asked = self.asked(proof, level)
+        empty = Window(0, 0, "not measured", False, reason)
+        return self._store(
+            cell, proof, Gated(gated.ids if proof.launch else (), ()), Load(), empty, None,
+            [Finding(status, "gates", reason)], asked, repeat,
+        )  # fmt: skip
+
+    def _tell(self, words: str, level: Level = Level.INFO) -> None:
+        self.report.emit(Event("bench", words, self.target.host.name, level))
+
+
+def analyse(load: Load, level: int, warm_waves: int) -> tuple[Window, Figures | None]:
+    """Window and figures of a closed loop; no figures where there is no window."""
+    window = closed_window(load.samples, level, warm_waves)
+    numbers = figures(load.samples, window, closed=True) if window.ns > 0 else None
+    return window, numbers
+
+
+def _with_figures(new: NewRun, load: Load, window: Window, numbers: Figures) -> NewRun:
+    commit = numbers.commit
+    return replace(
+        new,
+        c_eff=record.c_eff(load, window, numbers),
+        output_tokens=numbers.output_tokens,
+        window_ms=window.ns / 1e6,
+        output_tps=numbers.output_tps,
+        request_tps=numbers.request_tps,
+        ttft_p50_ms=numbers.spread["ttft_p50_ms"],
+        ttft_p99_ms=numbers.spread["ttft_p99_ms"],
+        tpot_p50_ms=numbers.spread["tpot_p50_ms"],
+        tpot_p99_ms=numbers.spread["tpot_p99_ms"],
+        commit_tokens=commit.tokens if commit else None,
+        commit_steps=commit.steps if commit else None,
+    )
+
+
+def _device(load: Load) -> str:
+    machine = load.machine
+    gpus = machine.get("gpus") or ()
+    return f"{len(gpus)}x {gpus[0][0]}" if gpus else str(machine.get("cpu", ""))
