@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.options import as_json, targets
+from ddops.cli.options import as_json, confirm, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.bench.runner import Measured
     from ddops.bench.target import Target
     from ddops.cli.app import App
+    from ddops.deploy import Stop
     from ddops.inventory.suites import Kind
+    from ddops.ledger import Ledger
+    from ddops.sweep import Start, Sweep, Tools
 
 
 @click.group()
@@ -80,6 +83,107 @@ def concurrency(
     ddops bench concurrency b300 --levels 1,8,64
     """
     _deployed(app, "concurrency", target, limit, exclude, levels_option(levels), repeats, as_json)
+
+
+@bench.command()
+@targets(required=True)
+@click.option("--dry-run", is_flag=True, help="Show the cells and starts; touch nothing.")
+@yes
+@as_json
+@click.pass_obj
+def sweep(
+    app: App, target: tuple[str, ...], limit: tuple[str, ...], exclude: tuple[str, ...],
+    dry_run: bool, yes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Compare configurations: each is deployed, proven, gated and measured.
+
+    What is measured, and how often, stands in suites/<service>/sweep.toml. A cell with enough valid
+    runs is left alone, so the same command goes on after a stop. At the end the service's own
+    profile is live again.
+
+    \b
+    ddops bench sweep lab --dry-run
+    ddops bench sweep lab
+    """
+    from ddops.bench.prompts import read_prompts
+    from ddops.deploy import Stop, on_interrupt
+    from ddops.errors import DdopsError
+    from ddops.inventory.suites import arms_of, find_suite
+    from ddops.sweep import Eta, Sweep
+
+    stop = Stop()
+    done: list[Measured] = []
+    with on_interrupt(stop, app.warn), app.ledger(readonly=dry_run) as book:
+        tools = _sweep_tools(app, stop, book)
+        for one in bench_targets(app, target, limit, exclude):
+            suite = find_suite(app.lookup, one.service.name, "sweep", app.project.root)
+            prompts = read_prompts(app.lookup(suite.prompts), suite.prompts)
+            arms = arms_of(app.inventory, suite, one.service)
+            work = Sweep(one, suite, prompts, arms, tools)
+            plan = work.plan()
+            if dry_run:
+                _show_plan(work, plan, as_json)
+                continue
+            if one.host.origin.kind != "lab":
+                words = f"{len(plan)} starts of {one.service.name} on {one.host.name}"
+                confirm(f"{words}, each a deploy?", yes)
+            eta = Eta(sum(len(s.levels) for s in plan) * suite.repeats)
+            try:
+                for measured in work.run(plan):
+                    done.append(measured)
+                    tell(app, measured, eta.done + 1, eta.total, eta.step())
+                if plan and not stop.asked:
+                    work.back()
+            except DdopsError:
+                show(done, as_json)  # what is stored is told, however it ends
+                raise
+    if not dry_run:
+        show(done, as_json)
+        end(done, stop.asked)
+
+
+def _sweep_tools(app: App, stop: Stop, book: Ledger) -> Tools:
+    from ddops.clock import SystemClock
+    from ddops.deploy import Settings
+    from ddops.deploy import Tools as DeployTools
+    from ddops.sweep import Tools
+
+    s, clock = app.settings, SystemClock()
+    deploy = DeployTools(
+        lookup=app.lookup,
+        ledger=app.ledger,
+        resolve=app.resolve,
+        settings=Settings(s.load_budget_s, s.ready_quiet_s, s.keep_releases, s.gate_timeout_s),
+        clock=clock,
+        stop=stop,
+        report=app.report,
+        redactor=app.redactor,
+    )
+    return Tools(deploy, book, clock, stop, app.report)
+
+
+def _show_plan(work: Sweep, plan: Sequence[Start], as_json: bool) -> None:
+    from ddops.cli.output import emit_json, emit_table
+    from ddops.model import short
+
+    cells = work.cells()
+    if as_json:
+        emit_json(
+            "bench-plan",
+            {
+                "cells": [{"arm": a, "level": n, "key": c.key} for (a, n), c in cells.items()],
+                "starts": [
+                    {"arm": s.arm, "round": s.round, "levels": list(s.levels)} for s in plan
+                ],
+            },
+        )
+        return
+    rows = [
+        (str(i), s.arm, str(s.round), ", ".join(map(str, s.levels)),
+         ", ".join(short(cells[s.arm, n].key) for n in s.levels))
+        for i, s in enumerate(plan, 1)
+    ]  # fmt: skip
+    emit_table(("START", "ARM", "ROUND", "LEVELS", "CELLS"), rows)
 
 
 def _deployed(
@@ -157,13 +261,13 @@ def as_deployed(app: App, target: Target) -> Target:
     )
 
 
-def tell(app: App, measured: Measured, n: int, of: int) -> None:
+def tell(app: App, measured: Measured, n: int, of: int, left: str = "") -> None:
     """One line a run, as it ends."""
-    words = f"{n}/{of} {measured.label} run {measured.repeat}: {_figures(measured)}"
+    words = f"{n}/{of} {measured.label} run {measured.repeat}"
     if measured.reason:
-        app.warn(f"{words} {measured.status.value}: {measured.reason}")
+        app.warn(f"{words}: {measured.status.value}: {measured.reason}{left}")
     else:
-        app.say(words)
+        app.say(f"{words}: {_figures(measured)}{left}")
     for warning in measured.warnings:
         app.warn(f"{measured.label}: {warning}")
 

@@ -35,7 +35,10 @@ LOOKS, LOOK_AGAIN_S = 3, 1.5
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a deploy is given. `ledger` opens one connection for the calling thread."""
+    """What a deploy is given. `ledger` opens one connection for the calling thread.
+
+    `restart`: make a start of its own even of what serves already, as a measurement may need.
+    """
 
     lookup: Lookup
     ledger: Callable[[], Ledger]
@@ -46,6 +49,7 @@ class Tools:
     report: Reporter
     redactor: Redactor
     lock_wait_s: float = 0.0
+    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def deploy_service(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
     seen = look(target)
-    unchanged = _unchanged(seen, target, release)
+    unchanged = None if tools.restart else _unchanged(seen, target, release)
     # Somebody at work may be about to change it: then the lock decides, and a second look.
     if unchanged is not None and lock.read(transport, target.layout) is None:
         return unchanged
@@ -86,7 +90,8 @@ def deploy_service(
     owner = lock.owner(op_id, f"deploy {service.name} {short(release.digest)}", tools.clock)
     with lock.holding(transport, target.layout, owner, wait_s=tools.lock_wait_s) as lease, \
             tools.ledger() as ledger:  # fmt: skip
-        unchanged = _unchanged(_patient_look(target, release, tools.stop), target, release)
+        patient = None if tools.restart else _patient_look(target, release, tools.stop)
+        unchanged = _unchanged(patient, target, release)
         if unchanged is not None:
             return unchanged
         recorder = _recorder(ledger, target, release, op_id, tools)
