@@ -21,6 +21,8 @@ CACHED = 0.01
 SHARED = {"generate": 4, "completions": 4, "chat": 48}
 #: Delivered concurrency may fall short by this: the time from an answer to the next request.
 SHORT = 0.01
+#: A client that is busy for more than this part of the time may be what is measured.
+CLIENT_CPU = 0.8
 #: The clock may be slewed, not set.
 CLOCK_STEP_NS = 1_000_000
 #: A median whose bound is wider than this says the client was too slow to see it.
@@ -166,6 +168,11 @@ def _client(load: Load, asked: Asked) -> Iterator[Finding]:
                 "client delay",
                 f"requests left {p99:.1f} ms late (p99), at most {asked.max_send_delay_ms:g} ms",
             )
+    wall, cpu = client.get("wall_s"), client.get("cpu_s")
+    if isinstance(wall, float) and isinstance(cpu, float) and wall > 0 and cpu > CLIENT_CPU * wall:
+        able = client.get("capacity_reads_s")
+        words = f", which at {able:.0f} reads/s is full" if isinstance(able, float) else ""
+        yield _void("client ceiling", f"the client used {cpu / wall:.0%} of its core{words}")
     noise = max(load.noise_before, load.noise_after)
     if noise > asked.max_noise:
         yield _void("noise", f"others took {noise:.0%} of the core, at most {asked.max_noise:.0%}")
@@ -253,6 +260,8 @@ def _numbers(load: Load, window: Window, numbers: Figures, asked: Asked) -> Iter
     prompts = sum(s.prompt_tokens or 0 for s in inside)
     shared = SHARED[asked.route]
     cached = sum(max(0, (s.cached_tokens or 0) - shared) for s in inside)
+    if all(s.cached_tokens is None for s in inside):
+        prompts, cached = _counted(load, shared)  # the answers do not tell: the counters do
     if asked.cold_cache and prompts and cached > CACHED * prompts:
         yield _invalid("prefix cache", f"{cached} of {prompts} prompt tokens were cached")
     bounds = numbers.more.get("ttft_bounds_p50_ms")
@@ -266,6 +275,16 @@ def _numbers(load: Load, window: Window, numbers: Figures, asked: Asked) -> Iter
         yield _invalid("commit length", f"{commit.length:.2f} is outside 1 to {most}")
     if asked.rate is not None and load.samples:
         yield from _rate(load.samples, asked.rate)
+
+
+def _counted(load: Load, shared: int) -> tuple[int, int]:
+    """Prompt tokens and cached tokens of the whole run, by the server's counters."""
+    before, after = load.before.counters, load.after.counters
+    if "cached_tokens" not in after or "prompt_tokens" not in after:
+        return 0, 0
+    prompts = after["prompt_tokens"] - before.get("prompt_tokens", 0.0)
+    cached = after["cached_tokens"] - before.get("cached_tokens", 0.0)
+    return round(prompts), round(max(0.0, cached - shared * len(load.samples)))
 
 
 def _rate(samples: Sequence[Sample], rate: float) -> Iterator[Finding]:

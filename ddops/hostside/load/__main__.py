@@ -152,7 +152,11 @@ def offset():
 
 
 def client(loop, warm):
-    """How well the client itself did: what a reader needs to trust the times."""
+    """How well the client itself did: what a reader needs to trust the times.
+
+    `capacity_reads_s` is what a whole core of it would have done at this run's cost of a read.
+    """
+    reads = sum(len(e.reads) for e in loop.exchanges)
     return {
         "kernel_stamps": warm.works,
         "why": warm.why,
@@ -162,7 +166,8 @@ def client(loop, warm):
         "wall_s": (loop.end - loop.t0) / 1e9,
         "clock_step_ns": loop.step_ns,
         "raw_bytes": loop.raw_bytes,
-        "reads": sum(len(e.reads) for e in loop.exchanges),
+        "reads": reads,
+        "capacity_reads_s": reads / loop.cpu_s if loop.cpu_s > 0 else None,
         "read_delay_ns": spread(loop.late_reads),
         "stopped": loop.stopped,
     }
