@@ -131,8 +131,10 @@ def closed(sample: Sample, slots: int, per_slot: int) -> list[Sample]:
 def load(samples: Sequence[Sample], **changes: Any) -> Load:
     """A run of them by a client that did well, on a server called `v`."""
     look = Look(weight_version="v", running_limit=1000, process={"pid": 1, "start_ticks": 2})
-    client = {"clock_step_ns": 0, "stopped": "", "kernel_stamps": True, "cpu_s": 0.1, "wall_s": 10.0,
-              "reads": 1000, "capacity_reads_s": 50000.0}  # fmt: skip
+    client = {
+        "clock_step_ns": 0, "stopped": "", "kernel_stamps": True, "cpu_s": 0.1, "wall_s": 10.0,
+        "reads": 1000, "capacity_reads_s": 10000.0,
+    }  # fmt: skip
     end = max((s.end or 0 for s in samples), default=0)
     base = Load(samples=tuple(samples), before=look, after=look, idle=True, flushed=True,
                 client=client, t0_unix_ns=1, end=end)  # fmt: skip
