@@ -26,8 +26,8 @@ FIGURES: Mapping[str, bool] = {
     "tpot_p99_ms": False,
     "commit_length": True,
 }
-#: The part of a protocol that is each run's own (seeds, salts, argv): not compared.
-OWN = "own"
+#: What happened, not what was asked: each run's own, so not compared. `own` is for seeds and salts.
+OWN = ("own", "client", "idle_before", "flushed")
 #: Below this a speculating server commits its own token alone: drafting has stopped to help.
 HELPS = 1.05
 
@@ -254,7 +254,7 @@ def _alike(s: Side, what: str) -> dict[str, set[str]]:
     out: dict[str, set[str]] = {}
     for run in s.runs:
         whole = run.protocol if what == "protocol" else {"rule": run.window.get("rule", "")}
-        for key, value in _flat("", {k: v for k, v in whole.items() if k != OWN}):
+        for key, value in _flat("", {k: v for k, v in whole.items() if k not in OWN}):
             out.setdefault(key, set()).add(value)
     return out
 
