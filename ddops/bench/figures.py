@@ -126,6 +126,8 @@ class Figures:
     request_tps: float
     in_flight: float
     decoding: float
+    #: Most requests that were between their first and last token at once; None for short answers.
+    at_once: int | None
     commit: Commit | None
     spread: Mapping[str, float | None]
     more: Mapping[str, object]
@@ -156,6 +158,7 @@ def figures(samples: Sequence[Sample], window: Window, *, closed: bool) -> Figur
         request_tps=len(ended) / seconds,
         in_flight=time_weighted([(s.sent, s.end) for s in samples], window),
         decoding=time_weighted([(_hi(s.first), _hi(s.last)) for s in samples], window),
+        at_once=_at_once(ok, window),
         commit=commit_of(samples, window),
         spread=_spread(inside, closed=closed),
         more=_more(samples, inside, closed=closed),
@@ -170,6 +173,19 @@ def time_weighted(spans: Iterable[tuple[int | None, int | None]], window: Window
             stop = window.end if end is None else min(end, window.end)
             covered += max(0, stop - max(begin, window.start))
     return covered / window.ns if window.ns else 0.0
+
+
+def _at_once(samples: Sequence[Sample], window: Window) -> int | None:
+    spans = [(s.first.hi, s.last.hi) for s in samples if s.first is not None and s.last is not None]
+    inside = [(a, b) for a, b in spans if b > window.start and a < window.end]
+    if not inside or all(a == b for a, b in inside):
+        return None  # one chunk an answer: nothing shows what ran beside it
+    steps = sorted([(a, 1) for a, _ in inside] + [(b, -1) for _, b in inside])
+    most = now = 0
+    for _, step in steps:
+        now += step
+        most = max(most, now)
+    return most
 
 
 def _hi(chunk: Chunk | None) -> int | None:

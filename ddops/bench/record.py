@@ -10,7 +10,7 @@ from ddops import __version__
 from ddops.bench.answer import Load, Sample
 from ddops.bench.figures import Figures, uncertainty_ns
 from ddops.bench.prompts import Prompts
-from ddops.bench.validity import effective
+from ddops.bench.validity import running
 from ddops.bench.window import Window
 from ddops.engines.sglang import draft_tokens
 from ddops.inventory.model import Host, Profile, Service
@@ -180,12 +180,13 @@ def protocol_of(load: Load, suite: Suite, prompts: Prompts) -> dict[str, object]
     }
 
 
-def environment_of(load: Load) -> dict[str, object]:
+def environment_of(load: Load, window: Window) -> dict[str, object]:
     """What was around, and what the server says it was started with."""
     return {
         "machine": dict(load.machine),
         "resolved": dict(load.before.info),
         "running_limit": load.before.running_limit,
+        "running_most": running(load.conditions, window),
         "engine_env": dict(load.before.environment),
         "process": dict(load.before.process),
         "counters_before": dict(load.before.counters),
@@ -215,6 +216,7 @@ def metrics_of(numbers: Figures | None, warnings: list[str]) -> dict[str, object
         "peak_tps": numbers.peak_tps,
         "in_flight": numbers.in_flight,
         "decoding": numbers.decoding,
+        "at_once": numbers.at_once,
         "commit": None
         if commit is None
         else {
@@ -225,12 +227,6 @@ def metrics_of(numbers: Figures | None, warnings: list[str]) -> dict[str, object
         },
         "warnings": warnings,
     }
-
-
-def c_eff(load: Load, window: Window, numbers: Figures) -> float:
-    """Requests that ran at once: by the server's word, else those between their tokens."""
-    said = effective(load.conditions, window)
-    return numbers.decoding if said is None else said
 
 
 def span(load: Load) -> tuple[datetime, datetime]:

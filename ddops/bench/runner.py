@@ -196,7 +196,7 @@ class Bench:
             concurrency=asked.concurrency, requests=len(load.samples),
             failed=record.failed(load.samples), by=by(),
             protocol=record.protocol_of(load, self.suite, self.prompts),
-            window=record.window_of(window), environment=record.environment_of(load),
+            window=record.window_of(window), environment=record.environment_of(load, window),
             metrics=record.metrics_of(numbers, warnings),
         )  # fmt: skip
         if numbers is not None:
@@ -234,7 +234,7 @@ def _with_figures(new: NewRun, load: Load, window: Window, numbers: Figures) -> 
     commit = numbers.commit
     return replace(
         new,
-        c_eff=record.c_eff(load, window, numbers),
+        c_eff=numbers.at_once,
         output_tokens=numbers.output_tokens,
         window_ms=window.ns / 1e6,
         output_tps=numbers.output_tps,

@@ -23,9 +23,14 @@ PATHS = {"generate": "/generate", "completions": "/v1/completions", "chat": "/v1
 
 
 def main():
-    plan = json.loads(sys.stdin.buffer.read())
-    if plan.get("schema") != PLAN:
-        print("not a plan: schema %r" % plan.get("schema"), file=sys.stderr)
+    try:
+        plan = json.loads(sys.stdin.buffer.read())
+        schema = plan["schema"]
+    except (ValueError, KeyError, TypeError) as error:
+        print("not a plan: %s: %s" % (type(error).__name__, error), file=sys.stderr)
+        return 64
+    if schema != PLAN:
+        print("not a plan: schema %r, want %r" % (schema, PLAN), file=sys.stderr)
         return 64
     answer = perform(plan)
     sys.stdout.buffer.write(zlib.compress(json.dumps(answer).encode("ascii"), 1))

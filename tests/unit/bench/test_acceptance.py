@@ -289,12 +289,19 @@ def test_c6_an_answer_of_another_start_never_counts() -> None:
 
 
 def test_c9_a_server_that_runs_fewer_at_once_is_seen_and_labelled() -> None:
-    samples = closed(even(200, 10.0), 8, 4)
-    conditions = tuple({"at": int(i * 1e9), "running": 2.0} for i in range(1, 9))
+    one = even(200, 10.0)
+    took = (one.end or 0) / MS
+    # Eight wait, two run: each answer begins when the one four places before has ended.
+    samples = []
+    for n in range(48):
+        ran = later(one, took * (n // 2), n=n, slot=n % 8)
+        samples.append(replace(ran, sent=max(0, (ran.sent or 0) - round(3 * took * MS))))
+    conditions = tuple({"at": int(i * 1e9), "running": 2.0} for i in range(1, 40))
     status, why = judged(samples, asked(concurrency=8), conditions=conditions)
     assert status is Status.VOID
     assert "C_eff=2" in why
-    look = load([]).before
+    assert "says itself that it ran at most 2" in why
+    samples, look = closed(one, 8, 4), load([]).before
     status, why = judged(samples, asked(concurrency=8), before=replace(look, running_limit=4))
     assert status is Status.VOID
     assert "runs 4 requests at once" in why
@@ -344,7 +351,7 @@ def test_d4_counts_that_contradict_each_other_are_not_believed(changes: dict[str
 
 
 def test_d4_counts_that_agree_pass() -> None:
-    good = {
+    good: dict[str, Any] = {
         "spec_verify_ct": 100, "spec_num_correct_drafts": 100, "spec_accept_length": 2.0,
         "spec_correct_drafts_histogram": [40, 30, 20, 10],
     }  # fmt: skip
