@@ -159,10 +159,10 @@ def _one(
         for n in range(3)
     ]
     raw = [RawData(kind="events", data=draw.randbytes(64), text=False)]
-    return ledger.add_run(run, _samples(draw, count, level, tps, length), looks, raw)
+    return ledger.add_run(run, samples_of(draw, count, level, tps, length), looks, raw)
 
 
-def _samples(
+def samples_of(
     draw: random.Random, count: int, level: int, tps: float, length: float
 ) -> Iterator[NewSample]:
     each = int(200 * 1e9 * level / tps)
