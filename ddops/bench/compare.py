@@ -128,7 +128,7 @@ def side(ledger: Ledger, name: str) -> Side:
         raise RefusedError(
             f"cell {cell.label or short(cell.key)} cannot be compared as a whole",
             why=why,
-            next="name a run instead: ddops ledger query 'SELECT id, cell, device FROM valid_run'",
+            next="name a run instead: ddops ledger show runs",
         )
     kind, device = devices[0]
     kept = tuple(r for r in runs if (r.device_class.value, r.device) == (kind, device))

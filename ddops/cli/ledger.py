@@ -147,7 +147,7 @@ def retract(
     \b
     ddops ledger retract --tree 3f9c2a --reason "mask fault" --dry-run
     ddops ledger retract --run 6f1f0cb2 --reason "another job on the GPU"
-    ddops ledger retract --where "c_eff < concurrency" --reason "slots ran out"
+    ddops ledger retract --where "concurrency = 128" --reason "slots ran out"
     """
     import getpass
     import socket

@@ -43,7 +43,7 @@ class BenchReaders(Readers):
         raise UsageError(
             f"not one run: {low!r}",
             why=f"it begins {', '.join(ids)}" if ids else "no run has this id",
-            next="ddops ledger query 'SELECT id, status FROM run ORDER BY seq DESC LIMIT 20'",
+            next="ddops ledger show runs",
         )
 
     def runs(
@@ -94,7 +94,7 @@ AND (:service IS NULL OR service = :service) ORDER BY at, ledger, seq"""
             raise DdopsError(
                 f"run {run.id} has no raw data of kind {self._clean.text(kind)!r}",
                 why="none was stored with it",
-                next="ddops ledger query 'SELECT DISTINCT kind FROM raw'",
+                next="ddops ledger show runs",
             )
         return b"".join(zlib.decompress(r["data"]) for r in found)
 

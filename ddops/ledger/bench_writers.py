@@ -177,7 +177,7 @@ class BenchWriters(Writers):
             raise DdopsError(
                 f"the ledger has no run {self._clean.text(run)}",
                 why="a finding names runs that are there",
-                next="ddops ledger query 'SELECT id, status FROM run ORDER BY seq DESC LIMIT 20'",
+                next="ddops ledger show runs",
             )
         return str(found[0]["ledger"]), str(found[0]["id"])
 

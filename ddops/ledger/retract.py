@@ -120,7 +120,7 @@ class Retractions(BenchWriters, BenchReaders):
                 raise UsageError(
                     "no run is meant",
                     why="the condition names none, so nothing was withdrawn",
-                    next="ddops ledger query 'SELECT id, status FROM run LIMIT 20'",
+                    next="ddops ledger show runs",
                 )
             findings = self._fallen({(r.ledger, r.id) for r in runs})
             ident = "" if dry_run else self._retract(scope, value, reason, by, at, runs)
@@ -156,7 +156,7 @@ class Retractions(BenchWriters, BenchReaders):
             raise UsageError(
                 f"not the {scope.value} of a retraction: {self._clean.text(value)!r}",
                 why="it is 4 to 64 lower-case hex digits",
-                next="ddops ledger query 'SELECT id, tree, \"release\" FROM run LIMIT 20'",
+                next="ddops ledger show runs",
             )
         sql = f"SELECT DISTINCT x FROM ({_KNOWN[scope]}) WHERE x >= :low AND x < :high"  # noqa: S608
         marks = {"low": value, "high": value + "g"}
