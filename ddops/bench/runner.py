@@ -7,27 +7,17 @@ from dataclasses import dataclass, replace
 
 from ddops.bench import record
 from ddops.bench.answer import Load
-from ddops.bench.exactness import (
-    Difference,
-    golden_plan,
-    judge_exactness,
-    margins,
-    read_references,
-    tie_plan,
-)
 from ddops.bench.figures import Figures, figures
+from ddops.bench.gating import Gated, Gatekeeper
 from ddops.bench.plan import LoadPlan, Request, common_body, text_body
 from ddops.bench.prompts import Prompts, draw
 from ddops.bench.target import Proof, Target, by, device_of, prove
 from ddops.bench.validity import Asked, Finding, judge_run, warnings_of, worst
 from ddops.bench.window import Window, closed_window
-from ddops.events import Event, Level, Reporter
+from ddops.events import Reporter
 from ddops.inventory.suites import Suite
 from ddops.ledger import Ledger
 from ddops.ledger.bench_records import Cell, Identity, NewRun, Status
-from ddops.model import GateResult, Verdict
-
-GATE_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +33,6 @@ class Measured:
     reason: str
     numbers: Figures | None
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Gated:
-    """Gates of one server start: rows in the ledger, and what speaks against numbers."""
-
-    ids: tuple[str, ...]
-    against: tuple[Finding, ...]
 
 
 @dataclass(slots=True)
@@ -72,7 +54,8 @@ class Bench:
         A start whose gates fail is measured no further: one run says so, and why.
         """
         proof = prove(self.target, self.ledger)
-        gated = self.gate(proof, sorted({1, max(levels)}))
+        keeper = Gatekeeper(self.target, self.ledger, self.report)
+        gated = keeper.gate(proof, sorted({1, max(levels)}))
         for repeat in repeats:
             for level in levels:
                 if self.stopped():
@@ -87,57 +70,13 @@ class Bench:
         if not gated.against and not self.stopped():
             # An engine that went wrong on the way takes its numbers with it: the ledger counts
             # no run of a start on which a gate of the same name failed, before or after.
-            self.gate(prove(self.target, self.ledger), sorted({1, max(levels)}))
+            keeper.gate(prove(self.target, self.ledger), sorted({1, max(levels)}))
 
     def cell(self, release: str, level: int) -> Cell:
         t = self.target
         return record.cell_of(
             t.service, t.host, t.profile, release, self.suite, self.prompts, level
         )
-
-    # ---- gates
-
-    def gate(self, proof: Proof, levels: Sequence[int]) -> Gated:
-        """Exactness at each of the levels, stored under this very start."""
-        if not self.target.service.gates:
-            why = "the service lists no gate, so nothing shows that its answers are right"
-            return Gated((), (Finding(Status.UNBOUND, "gates", why),))
-        if proof.launch is None:
-            why = f"the ledger here does not know the start {proof.nonce}"
-            return Gated((), (Finding(Status.UNBOUND, "launch", why),))
-        limit = proof.seen.server_info.values if proof.seen.server_info else {}
-        most = limit.get("max_running_requests")
-        levels = [c for c in levels if not isinstance(most, int) or c <= most] or [1]
-        ids, against = [], []
-        for concurrency in levels:
-            result = self._exactness(proof, concurrency)
-            gate_id = self.ledger.add_gate(
-                result, deployment=proof.launch.deployment, launch=proof.nonce
-            )
-            self._tell(f"gate {result.name}: {result.verdict.value}: {result.message}",
-                       Level.INFO if result.verdict is Verdict.PASS else Level.WARN)  # fmt: skip
-            ids.append(gate_id)
-            if result.verdict is not Verdict.PASS:
-                words = f"{result.name} {result.verdict.value}: {result.message}"
-                against.append(Finding(Status.INVALID, "gate", words))
-        return Gated(tuple(ids), tuple(against))
-
-    def _exactness(self, proof: Proof, concurrency: int) -> GateResult:
-        text = self.target.golden_text()
-        if text is None or self.target.golden() is None:
-            name = f"exactness C={concurrency}"
-            return GateResult(name, Verdict.FAIL, "the service has no golden file", {})
-        where = self.target.where(proof.weight_version)
-        references = read_references(text)
-
-        def ask(found: Sequence[Difference]) -> Sequence[float | None]:
-            load = self.target.run(tie_plan(where, references, found, GATE_TIMEOUT_S))
-            if len(load.samples) != len(found):
-                return [None] * len(found)
-            return margins(load.samples, found)
-
-        load = self.target.run(golden_plan(where, references, concurrency, GATE_TIMEOUT_S))
-        return judge_exactness(load, references, concurrency, proof.weight_version, ask)
 
     # ---- runs
 
@@ -168,6 +107,8 @@ class Bench:
             speculative=bool(info.get("speculative_algorithm")),
             max_send_delay_ms=suite.limits.send_delay_ms,
             max_noise=suite.limits.noise,
+            max_short=suite.limits.short,
+            max_bound_ms=suite.limits.bound_ms,
         )
 
     def _one(self, cell: Cell, proof: Proof, gated: Gated, level: int, repeat: int) -> Measured:
@@ -218,9 +159,6 @@ class Bench:
             cell, proof, Gated(gated.ids if proof.launch else (), ()), Load(), empty, None,
             [Finding(status, "gates", reason)], asked, repeat,
         )  # fmt: skip
-
-    def _tell(self, words: str, level: Level = Level.INFO) -> None:
-        self.report.emit(Event("bench", words, self.target.host.name, level))
 
 
 def analyse(load: Load, level: int, warm_waves: int) -> tuple[Window, Figures | None]:

@@ -19,14 +19,12 @@ from ddops.ledger.bench_records import Status
 CACHED = 0.01
 #: Tokens at the front of every prompt that all share: a begin token, a chat template.
 SHARED = {"generate": 4, "completions": 4, "chat": 48}
-#: Delivered concurrency may fall short by this: the time from an answer to the next request.
-SHORT = 0.01
 #: A client that is busy for more than this part of the time may be what is measured.
 CLIENT_CPU = 0.8
 #: The clock may be slewed, not set.
 CLOCK_STEP_NS = 1_000_000
 #: A median whose bound is wider than this says the client was too slow to see it.
-BOUND_SHARE, BOUND_MS = 0.05, 1.0
+BOUND_SHARE = 0.05
 #: No engine makes tokens faster than this for one request: the stream was held back on its way.
 FASTEST_TPS = 20_000.0
 BUFFERED_SHARE, BUFFERED_CHUNKS = 0.02, 4
@@ -50,6 +48,8 @@ class Asked:
     speculative: bool
     max_send_delay_ms: float
     max_noise: float
+    max_short: float = 0.01
+    max_bound_ms: float = 1.0
     cold_cache: bool = True
     rate: float | None = None
 
@@ -243,7 +243,10 @@ def held_back(sample: Sample) -> bool:
 
 
 def _numbers(load: Load, window: Window, numbers: Figures, asked: Asked) -> Iterator[Finding]:
-    if asked.concurrency is not None and numbers.in_flight < (1 - SHORT) * asked.concurrency:
+    if (
+        asked.concurrency is not None
+        and numbers.in_flight < (1 - asked.max_short) * asked.concurrency
+    ):
         yield _void(
             "delivered concurrency", f"{numbers.in_flight:.2f} of {asked.concurrency} in flight"
         )
@@ -269,7 +272,7 @@ def _numbers(load: Load, window: Window, numbers: Figures, asked: Asked) -> Iter
     bounds = numbers.more.get("ttft_bounds_p50_ms")
     if isinstance(bounds, list):
         width = bounds[1] - bounds[0]
-        if width > BOUND_MS and width > BOUND_SHARE * bounds[1]:
+        if width > asked.max_bound_ms and width > BOUND_SHARE * bounds[1]:
             yield _void("client bound", f"the median TTFT is known to {width:.1f} ms only")
     commit = numbers.commit
     most = load.before.info.get("speculative_num_draft_tokens")

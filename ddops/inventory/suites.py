@@ -46,8 +46,14 @@ class Arm(Struct, frozen=True, kw_only=True):
 class Limits(Struct, frozen=True, kw_only=True):
     """Bounds past which a run is void: the client or the machine was not fit to measure."""
 
+    #: p99 of the time between when a request could have been sent and when it was.
     send_delay_ms: Positive = 5.0
+    #: Part of a core's time that others took, by a spinning probe before and after.
     noise: Share = 0.02
+    #: What the delivered concurrency may fall short of the level.
+    short: Share = 0.01
+    #: Width of the bound on the median TTFT, where it is also above 5 % of it.
+    bound_ms: Positive = 1.0
 
 
 class SuiteTable(Struct, frozen=True, kw_only=True):

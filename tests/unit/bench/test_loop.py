@@ -69,7 +69,9 @@ def test_every_request_is_answered_and_told_apart() -> None:
 def test_the_kernel_says_when_or_the_answer_says_that_it_does_not() -> None:
     with serving(Mock(tokens(5, 0.005))) as mock:
         load = run(mock, 4)
-    works = bool(Warm().works)
+    warm = Warm()
+    works = bool(warm.works)
+    warm.close()
     assert load.client["kernel_stamps"] is works
     if not works:
         assert load.client["why"]
