@@ -38,6 +38,8 @@ OURS = ("infra_error", "no_answer")
 Job = Mapping[str, object]
 Grade = Mapping[str, object]
 Runner = Callable[[Job], Mapping[str, object]]
+#: Limits by task in seconds, and the Python that grades.
+Preflight = tuple[Mapping[str, float], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +95,20 @@ class CodingResult:
         return sum(self.solved.values()) / len(self.solved) if self.solved else None
 
 
-def grade(tasks: TaskSet, answers: Sequence[Answer], run: Runner | None = None) -> CodingResult:
+def grade(
+    tasks: TaskSet,
+    answers: Sequence[Answer],
+    run: Runner | None = None,
+    ready: Preflight | None = None,
+) -> CodingResult:
     """Grade replies; those that are missing are "no answer". Runs untrusted code, sandboxed.
 
-    The preflight comes first, on this machine, each time: every gold solution passes, every
-    stub fails, every hostile program is contained. Raises RefusedError when it does not, or
-    where namespaces are missing.
+    The preflight comes first, on this machine: every gold solution passes, every stub fails,
+    every hostile program is contained. Raises RefusedError when it does not, or where namespaces
+    are missing. `ready` is its answer, when it was done just before.
     """
     run = run or local
-    limits, python = preflight(tasks, run)
+    limits, python = ready or preflight(tasks, run)
     known, given = tasks.by_id(), {a.task: a for a in answers}
     strange = sorted(set(given) - set(known))
     if strange:
@@ -127,8 +134,8 @@ def grade(tasks: TaskSet, answers: Sequence[Answer], run: Runner | None = None) 
     return CodingResult(tasks.name, tasks.sha256, tuple(graded), python, limits)
 
 
-def preflight(tasks: TaskSet, run: Runner) -> tuple[dict[str, float], str]:
-    """Limits by task, in seconds, and the Python that grades. Raises RefusedError."""
+def preflight(tasks: TaskSet, run: Runner) -> Preflight:
+    """Show that this machine can grade, and how long it takes. Raises RefusedError."""
     gold = [_case(t, t.id, t.prompt + t.gold, GOLD_S) for t in tasks.tasks]
     probes = coding_probe.cases(tasks)
     answer = run(_job([*gold, *probes]))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddops.cli.bench_more import coding, compare, regression
 from ddops.cli.options import as_json, confirm, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
@@ -340,3 +341,7 @@ def end(done: Sequence[Measured], stopped: bool) -> None:
         why=why,
         next="ddops ledger query 'SELECT id, status, reason FROM run ORDER BY seq DESC LIMIT 20'",
     )
+
+
+for _command in (coding, compare, regression):
+    bench.add_command(_command)
