@@ -16,6 +16,18 @@ QUIET_S, IDLE_BUDGET_S = 0.5, 30.0
 NOISE_S = 0.3
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One load: `level` requests under way, or `rate` requests a second."""
+
+    level: int | None = None
+    rate: float | None = None
+
+    @property
+    def words(self) -> str:
+        return f"C={self.level}" if self.rate is None else f"{self.rate:g}/s"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
     """The server a plan is for. `service_dir` is where its launch record and API key lie."""

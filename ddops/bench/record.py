@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from ddops import __version__
 from ddops.bench.answer import Load, Sample
 from ddops.bench.figures import Figures, uncertainty_ns
+from ddops.bench.plan import Point
 from ddops.bench.prompts import Prompts
 from ddops.bench.validity import running
 from ddops.bench.window import Window
@@ -27,7 +28,7 @@ _LIKE = {
 
 def cell_of(
     service: Service, host: Host, profile: Profile, release: str, suite: Suite, prompts: Prompts,
-    level: int,
+    point: Point,
 ) -> Cell:  # fmt: skip
     """The point of the experiment. Nothing in it changes from one server start to the next."""
     spec = profile.spec
@@ -53,13 +54,10 @@ def cell_of(
         "simulated": host.simulated,
         "prompts": prompts.sha256,
         "route": suite.route,
-        "concurrency": level,
         "output_tokens": suite.output_tokens,
         "ignore_eos": suite.ignore_eos,
         "temperature": suite.temperature,
-        "loop": "closed",
-        "requests": suite.requests(level),
-        "warm_waves": suite.warm_waves,
+        **_load(suite, point),
         "connections": suite.connections,
         "cache": "flushed, every prompt salted",
         "seed": suite.seed,
@@ -68,8 +66,20 @@ def cell_of(
     }
     return Cell(
         suite=suite.kind, vary=vary, fix=fix, service=service.name,
-        label=f"{profile.name} C={level}", concurrency=level,
+        label=f"{profile.name} {point.words}", concurrency=point.level,
     )  # fmt: skip
+
+
+def _load(suite: Suite, point: Point) -> dict[str, object]:
+    """The load plan, as far as it decides what is compared."""
+    if point.level is not None:
+        return {
+            "loop": "closed", "concurrency": point.level, "warm_waves": suite.warm_waves,
+            "requests": suite.requests(point.level),
+        }  # fmt: skip
+    return {
+        "loop": "open", "rate": point.rate, "seconds": suite.rate_s, "arrivals": suite.arrivals,
+    }  # fmt: skip
 
 
 def _named(name: str | None, revision: str | None) -> str:

@@ -52,6 +52,10 @@ class Window:
             and sample.end <= self.end
         )
 
+    def due(self, sample: Sample) -> bool:
+        """Scheduled inside."""
+        return self.start <= sample.scheduled <= self.end
+
     def phase(self, sample: Sample) -> str:
         """`warmup`, `window` or `drain`, by where most of the request lies."""
         if self.whole(sample):

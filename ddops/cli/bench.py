@@ -192,6 +192,7 @@ def _deployed(
     exclude: tuple[str, ...], levels: tuple[int, ...] | None, repeats: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     from ddops import lock
+    from ddops.bench.plan import Point
     from ddops.bench.prompts import read_prompts
     from ddops.bench.runner import Bench
     from ddops.clock import SystemClock
@@ -206,7 +207,9 @@ def _deployed(
             work = Bench(
                 as_deployed(app, one), suite, prompts, book, app.report, lambda: stop.asked
             )
-            wanted, rounds = levels or suite.levels, range(1, (repeats or suite.repeats) + 1)
+            wanted = [Point(level) for level in levels or suite.levels]
+            wanted += [] if levels else [Point(rate=rate) for rate in suite.rates]
+            rounds = range(1, (repeats or suite.repeats) + 1)
             owner = lock.owner(f"bench-{kind}", f"bench {kind} {one.service.name}", SystemClock())
             with lock.holding(one.transport, one.layout, owner, wait_s=0.0):
                 for measured in work.measure(wanted, list(rounds), lambda _: True):

@@ -59,8 +59,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 class SuiteTable(Struct, frozen=True, kw_only=True):
     """One suite. `waves` counts requests of each slot in the window, besides `warm_waves`.
 
-    `rates` makes an open loop: so many requests a second, at absolute times. Without it a closed
-    loop keeps `levels` requests under way.
+    A closed loop keeps `levels` requests under way. `rates` adds open loops: so many requests a
+    second for `rate_s` seconds, at absolute times, whatever the answers do.
     """
 
     kind: Kind
@@ -68,6 +68,8 @@ class SuiteTable(Struct, frozen=True, kw_only=True):
     route: Route = "generate"
     levels: Annotated[tuple[Count, ...], Meta(min_length=1)] = (1,)
     rates: tuple[Positive, ...] = ()
+    rate_s: Positive = 60.0
+    arrivals: Literal["constant", "poisson"] = "poisson"
     output_tokens: Count = 256
     ignore_eos: bool = True
     temperature: Annotated[float, Meta(ge=0)] = 0.0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddops import lock
+from ddops.bench.plan import Point
 from ddops.bench.prompts import Prompts
 from ddops.bench.record import cell_of
 from ddops.bench.runner import Bench, Measured
@@ -104,8 +105,9 @@ class Sweep:
         )  # fmt: skip
         owner = lock.owner(f"sweep-{profile.name}", f"sweep {profile.name}", self.tools.clock)
         with lock.holding(target.transport, target.layout, owner, wait_s=0.0):
+            points = [Point(level) for level in start.levels]
             yield from work.measure(
-                start.levels, range(1, self.suite.repeats + 1), lambda _: True
+                points, range(1, self.suite.repeats + 1), lambda _: True
             )  # fmt: skip
 
     def _deploy(self, profile: Profile, *, restart: bool) -> None:
@@ -155,7 +157,9 @@ class Sweep:
     def _cell(self, profile: Profile, level: int) -> Cell:
         t = self.target
         release = prepare(t.host, t.service, profile, t.lookup)
-        return cell_of(t.service, t.host, profile, release.digest, self.suite, self.prompts, level)
+        return cell_of(
+            t.service, t.host, profile, release.digest, self.suite, self.prompts, Point(level)
+        )
 
     def _tell(self, words: str, level: Level = Level.INFO) -> None:
         self.tools.report.emit(Event("sweep", words, self.target.host.name, level))

@@ -22,6 +22,7 @@ from ddops.bench.figures import (
     tpot_ns,
     ttft_ns,
 )
+from ddops.bench.plan import Point
 from ddops.bench.prompts import read_prompts
 from ddops.bench.record import cell_of
 from ddops.bench.validity import Asked, judge_run, warnings_of, worst
@@ -230,7 +231,7 @@ def test_b12_waiting_in_the_client_has_its_own_number() -> None:
         replace(later(even(10, 10.0), 0.0, n=n), scheduled=-30_000 * MS, free_at=0)
         for n in range(8)
     ]
-    numbers = figures(samples, Window(0, 10**12, "all", True), closed=False)
+    numbers = figures(samples, Window(-(10**12), 10**12, "all", True), closed=False)
     assert numbers.spread["ttft_p50_ms"] == pytest.approx(50.0)
     queue = numbers.more["client_queue_p99_ms"]
     assert isinstance(queue, float)
@@ -379,7 +380,7 @@ def test_d7_d8_graph_and_overlap_keep_cells_from_being_compared(
 ) -> None:
     """GPU-only rows: the rule is in the cell's key, so that `compare` refuses the pair."""
     plain, other = profile(), profile(launch={option: True})
-    cells = [cell_of(SERVICE, HOST, p, "0" * 64, SUITE, PROMPTS, 4) for p in (plain, other)]
+    cells = [cell_of(SERVICE, HOST, p, "0" * 64, SUITE, PROMPTS, Point(4)) for p in (plain, other)]
     assert row
     assert cells[0].comparable != cells[1].comparable
     assert [c.fix[part] for c in cells] == [True, False]
@@ -435,9 +436,9 @@ def test_f2_an_error_is_no_success(reads: list[tuple[float, bytes]]) -> None:
 
 def test_f7_another_flag_is_another_cell() -> None:
     old, new = profile(), profile(launch={"chunked-prefill-size": 4096})
-    keys = [cell_of(SERVICE, HOST, p, "0" * 64, SUITE, PROMPTS, 4).key for p in (old, new)]
+    keys = [cell_of(SERVICE, HOST, p, "0" * 64, SUITE, PROMPTS, Point(4)).key for p in (old, new)]
     assert keys[0] != keys[1]
-    same = cell_of(SERVICE, HOST, profile(), "0" * 64, SUITE, PROMPTS, 4)
+    same = cell_of(SERVICE, HOST, profile(), "0" * 64, SUITE, PROMPTS, Point(4))
     assert same.key == keys[0]
 
 

@@ -6,9 +6,11 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -166,8 +168,6 @@ def test_b4_t6_an_open_loop_keeps_to_its_schedule() -> None:
     )  # fmt: skip
     off = [s for s in judge_run(load, window, numbers, wish) if s.rule == "rate"]
     assert not off  # the schedule itself is what it is held against
-    from dataclasses import replace
-
     slow = tuple(
         replace(s, sent=None if s.sent is None else round(s.sent * 1.09)) for s in load.samples
     )
@@ -176,7 +176,7 @@ def test_b4_t6_an_open_loop_keeps_to_its_schedule() -> None:
 
 
 def test_b3_a_server_over_capacity_shows_in_the_response_times() -> None:
-    gate = __import__("threading").Lock()
+    gate = threading.Lock()
 
     def serial(n: int, body: dict[str, Any]) -> Iterator[tuple[float, bytes]]:
         with gate:
@@ -187,11 +187,9 @@ def test_b3_a_server_over_capacity_shows_in_the_response_times() -> None:
         load = run(mock, 60, concurrency=None, at_ns=constant_schedule(100, 60), max_connections=4)
     numbers = figures(load.samples, open_window(load.samples, 0.1), closed=False)
     service, response = numbers.spread["ttft_mean_ms"], numbers.spread["response_ttft_mean_ms"]
-    if service is None or response is None:  # none ended inside the schedule: all of it is late
-        late = [s.sent - s.scheduled for s in load.samples if s.sent is not None]
-        assert max(late) > 300 * MS
-    else:
-        assert response > service
+    assert service is not None
+    assert response is not None
+    assert response > service + 100  # fifty a second served, a hundred asked for
 
 
 def test_schedules_are_absolute_and_repeatable() -> None:
