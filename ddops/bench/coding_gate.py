@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scipy import stats as scipy_stats
 
-from ddops.bench.coding import CodingResult
+from ddops.bench.coding import OURS, CodingResult
 from ddops.bench.stats import CONFIDENCE, Interval, mcnemar
 from ddops.model import GateResult, Verdict
 
@@ -82,19 +82,43 @@ def judge(reference: CodingResult, candidate: CodingResult) -> GateResult:
     return GateResult(NAME, verdict, message, evidence)
 
 
+def judge_alone(result: CodingResult) -> GateResult:
+    """The gate of the measure itself: it is graded whole, and clears the floor."""
+    words = _unfit(result, "reference")
+    rate = pass_interval(result)
+    if rate is not None and not words:
+        words = f"{rate.value:.1%} of {rate.n} tasks ({rate.low:.1%} to {rate.high:.1%})"
+        return GateResult(NAME, Verdict.PASS, words, {"reference": True, **_shown(result)})
+    return GateResult(NAME, Verdict.UNKNOWN, words, {"reference": True, **_shown(result)})
+
+
+def _unfit(reference: CodingResult, name: str) -> str:
+    """Why a result cannot be the measure; empty when it can."""
+    if words := _open(reference, name):
+        return words
+    rate = reference.pass_rate or 0.0
+    if rate < FLOOR:
+        return f"no_power: the {name} solves {rate:.0%}, below {FLOOR:.0%}"
+    return ""
+
+
+def _open(result: CodingResult, name: str) -> str:
+    """What was not answered or graded, in words."""
+    if result.conclusive:
+        return ""
+    lost = {v: n for v, n in result.counts.items() if v in OURS}
+    why = ", ".join(f"{n} {v}" for v, n in sorted(lost.items())) or "nothing graded"
+    return f"inconclusive: the {name} has {why}"
+
+
 def _verdict(
     reference: CodingResult, candidate: CodingResult, both: PairedTasks
 ) -> tuple[Verdict, str]:
     if (reference.tasks, reference.sha256) != (candidate.tasks, candidate.sha256):
         return Verdict.UNKNOWN, "inconclusive: the two runs had different tasks"
-    for name, result in (("reference", reference), ("candidate", candidate)):
-        if not result.conclusive:
-            lost = {v: n for v, n in result.counts.items() if v in ("infra_error", "no_answer")}
-            why = ", ".join(f"{n} {v}" for v, n in sorted(lost.items())) or "nothing graded"
-            return Verdict.UNKNOWN, f"inconclusive: the {name} has {why}"
-    rate = reference.pass_rate or 0.0
-    if rate < FLOOR:
-        return Verdict.UNKNOWN, f"no_power: the reference solves {rate:.0%}, below {FLOOR:.0%}"
+    unfit = _unfit(reference, "reference") or _open(candidate, "candidate")
+    if unfit:
+        return Verdict.UNKNOWN, unfit
     words = (
         f"{both.only_reference} tasks lost and {both.only_candidate} won of {both.tasks}, "
         f"p {both.p:.2g}, loss {both.loss.value:.1%} (at most {both.loss.high:.1%})"

@@ -161,7 +161,7 @@ class CodingBench:
     ) -> GateResult:
         """The gate. An autoregressive start is judged by the floor alone: it is the measure."""
         if not speculative:
-            return coding_gate.judge(result, result)
+            return coding_gate.judge_alone(result)
         if reference is None:
             evidence = {"no_power": True, "verdicts": dict(result.counts)}
             words = "no_power: no autoregressive start of this model was asked these tasks"
