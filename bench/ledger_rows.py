@@ -33,8 +33,7 @@ QUESTIONS = {
     "valid runs, whole": "SELECT * FROM valid_run",
     "cell_summary": "SELECT * FROM cell_summary",
     "conclusion": "SELECT * FROM conclusion",
-    "samples of a run": "SELECT * FROM sample WHERE run = (SELECT id FROM run) "
-    "AND ledger = (SELECT ledger FROM run)",
+    "samples of a run": "SELECT * FROM sample WHERE run = (SELECT id FROM run)",
 }
 
 

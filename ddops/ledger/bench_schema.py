@@ -38,6 +38,7 @@ _RUN = f"""CREATE TABLE run ({LINK}
   FOREIGN KEY (ledger, tree) REFERENCES tree (ledger, digest),
   FOREIGN KEY (ledger, host) REFERENCES host (ledger, id), {END}"""
 
+#: Keys of a run's parts begin with the run: people ask for it by its id alone.
 #: Times in nanoseconds since the run's t0, on the client's monotonic clock.
 _SAMPLE = f"""CREATE TABLE sample ({LINK}
   run TEXT NOT NULL, n INTEGER NOT NULL CHECK (n >= 0), prompt TEXT NOT NULL,
@@ -49,7 +50,7 @@ _SAMPLE = f"""CREATE TABLE sample ({LINK}
   chunks INTEGER, verify_ct INTEGER, correct_drafts INTEGER,
   finish TEXT NOT NULL, identity_ok INTEGER CHECK (identity_ok IN (0, 1)),
   verdict TEXT, detail TEXT,
-  UNIQUE (ledger, run, n), FOREIGN KEY (ledger, run) REFERENCES run (ledger, id), {END}"""
+  UNIQUE (run, ledger, n), FOREIGN KEY (ledger, run) REFERENCES run (ledger, id), {END}"""
 
 _TABLES = (
     f"""CREATE TABLE tree ({LINK}
@@ -67,7 +68,7 @@ _TABLES = (
     _RUN,
     f"""CREATE TABLE run_gate ({LINK}
   run TEXT NOT NULL, launch TEXT NOT NULL, gate TEXT NOT NULL,
-  UNIQUE (ledger, run, gate),
+  UNIQUE (run, ledger, gate),
   FOREIGN KEY (ledger, run, launch) REFERENCES run (ledger, id, launch),
   FOREIGN KEY (ledger, gate, launch) REFERENCES gate (ledger, id, launch), {END}""",
     _SAMPLE,
@@ -75,11 +76,11 @@ _TABLES = (
   run TEXT NOT NULL, n INTEGER NOT NULL CHECK (n >= 0), at_ns INTEGER NOT NULL,
   device TEXT NOT NULL, sm_mhz INTEGER, mem_mhz INTEGER, power_w REAL, limit_w REAL, temp_c REAL,
   util_pct REAL, memory_mb INTEGER, throttle TEXT NOT NULL, noise REAL,
-  UNIQUE (ledger, run, n), FOREIGN KEY (ledger, run) REFERENCES run (ledger, id), {END}""",
+  UNIQUE (run, ledger, n), FOREIGN KEY (ledger, run) REFERENCES run (ledger, id), {END}""",
     f"""CREATE TABLE raw ({LINK}
   run TEXT NOT NULL, kind TEXT NOT NULL, part INTEGER NOT NULL CHECK (part >= 0),
   codec TEXT NOT NULL CHECK (codec IN ('zlib')), size INTEGER NOT NULL, data BLOB NOT NULL,
-  UNIQUE (ledger, run, kind, part), FOREIGN KEY (ledger, run) REFERENCES run (ledger, id), {END}""",
+  UNIQUE (run, ledger, kind, part), FOREIGN KEY (ledger, run) REFERENCES run (ledger, id), {END}""",
     f"""CREATE TABLE retraction ({LINK}
   id TEXT NOT NULL, scope TEXT NOT NULL CHECK (scope IN ('tree', 'release', 'run', 'where')),
   value TEXT NOT NULL, reason TEXT NOT NULL CHECK (reason <> ''), "by" TEXT NOT NULL,

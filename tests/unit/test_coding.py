@@ -324,6 +324,14 @@ def test_limits_come_from_the_gold_solutions() -> None:
     assert python.count(".") >= 1
 
 
+def test_e17_no_variable_of_the_environment_sets_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other graders read limits as text from there, and fail on the type of them."""
+    for name in ("EVALPLUS_TIMEOUT_PER_TASK", "TIMEOUT", "DDOPS_TIMEOUT", "PYTHONSTARTUP"):
+        monkeypatch.setenv(name, "0")
+    limits, _ = preflight(FEW, local)
+    assert all(isinstance(x, float) and x >= 2 for x in limits.values())
+
+
 def test_a_gold_that_fails_stops_everything() -> None:
     bad = Task("T/0", "def g():\n", "g", "def check(f):\n    assert f() == 1\n", "    return 2\n")
     with pytest.raises(RefusedError, match="gold T/0: wrong"):
