@@ -12,6 +12,7 @@ import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeAlias
 
 from ddops.ledger.records import Head
@@ -19,19 +20,25 @@ from ddops.model import digest
 
 Scalar: TypeAlias = str | int | float | bytes | None
 COLUMNS = ("ledger", "seq", "prev", "hash")
+_LINK = frozenset(COLUMNS)
 #: What the first row of a chain follows.
 ROOT = "0" * 64
 
 
 def row_hash(table: str, row: Mapping[str, Scalar]) -> str:
     """The hash that `row` of `table` must carry; its own `hash` entry is not looked at."""
-    rest = {k: _plain(v) for k, v in row.items() if k not in COLUMNS and v is not None}
+    # Once for each of a million samples: no call in the loop but for a BLOB.
+    rest = {
+        k: _blob(v) if isinstance(v, bytes) else v
+        for k, v in row.items()
+        if v is not None and k not in _LINK
+    }
     link = {"ledger": row["ledger"], "seq": row["seq"], "prev": row["prev"]}
     return digest({**link, "table": table, "row": rest})
 
 
-def _plain(value: Scalar) -> Scalar:
-    return f"sha256:{hashlib.sha256(value).hexdigest()}" if isinstance(value, bytes) else value
+def _blob(value: bytes) -> str:
+    return f"sha256:{hashlib.sha256(value).hexdigest()}"
 
 
 def quoted(name: str) -> str:
@@ -55,14 +62,14 @@ def head(conn: sqlite3.Connection, tables: Iterable[str], ledger: str) -> Head:
 class _Link:
     table: str
     row: Mapping[str, Scalar]
-
-    @property
-    def place(self) -> tuple[str, int]:
-        return str(self.row["ledger"]), int(str(self.row["seq"]))
+    place: tuple[str, int]
 
     def __str__(self) -> str:
         ledger, seq = self.place
         return f"{self.table} seq {seq} of ledger {ledger}"
+
+
+_place = attrgetter("place")
 
 
 def problems(
@@ -74,7 +81,7 @@ def problems(
     """
     noted = {(h.ledger, h.seq): h.hash for h in heads if h.seq}
     last: _Link | None = None
-    for link in heapq.merge(*(_rows(conn, t) for t in tables), key=lambda k: k.place):
+    for link in heapq.merge(*(_rows(conn, t) for t in tables), key=_place):
         if last is not None and last.place[0] != link.place[0]:
             last = None
         yield from _judge(last, link)
@@ -91,7 +98,7 @@ def links(
 ) -> Iterator[tuple[str, Mapping[str, Scalar]]]:
     """Rows with their table, in order: of every chain, or of one behind row `after`."""
     found = (_rows(conn, t, ledger, after) for t in tables)
-    for link in heapq.merge(*found, key=lambda k: k.place):
+    for link in heapq.merge(*found, key=_place):
         yield link.table, link.row
 
 
@@ -116,4 +123,4 @@ def _rows(
     where = "" if ledger is None else "WHERE ledger = :ledger AND seq > :after"
     sql = f"SELECT * FROM {quoted(table)} {where} ORDER BY ledger, seq"  # noqa: S608
     for row in conn.execute(sql, {"ledger": ledger, "after": after} if where else {}):
-        yield _Link(table, dict(row))
+        yield _Link(table, dict(row), (row["ledger"], row["seq"]))
