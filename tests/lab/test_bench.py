@@ -160,6 +160,7 @@ def gate_names(lab: Project, host: HostView) -> str:
 def test_c8_a_strangers_port_is_refused_and_the_stranger_lives(
     lab: Project, clean_host: HostView
 ) -> None:
+    lab.write("suites/tiny/smoke.toml", suite("smoke", levels="[1]"))
     with socket.socket() as stranger:
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stranger.bind(("127.0.0.1", clean_host.port))
@@ -272,6 +273,7 @@ def test_a_faulty_suite_names_its_fault(
 
 
 def test_a_host_that_serves_nothing_is_refused(lab: Project, clean_host: HostView) -> None:
+    lab.write("suites/tiny/smoke.toml", suite("smoke", levels="[1]"))
     done = lab.run("bench", "smoke", clean_host.name)
     assert done.rc == 4, done
     assert "does not run" in done.err
