@@ -168,8 +168,8 @@ def local(job: Job) -> Mapping[str, object]:
     """Run the grader here, in a process of its own. Raises DdopsError when it gives no answer."""
     script = Path(hostside.__file__).with_name("coding.py")
     cases = cast("Sequence[Mapping[str, float]]", job["cases"])
-    # Each timeout is tried twice, the second time alone.
-    deadline = 60 + 2 * sum(c["limit_s"] for c in cases)
+    # Each timeout is tried twice, the second time alone; a sandbox may take a while to start.
+    deadline = 120 + 2 * sum(c["limit_s"] + 5 for c in cases)
     try:
         done = subprocess.run(
             [sys.executable, "-I", str(script)],
