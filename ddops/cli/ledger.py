@@ -119,8 +119,8 @@ def verify(app: App) -> None:
 
 
 @ledger.command()
-@click.option("--tree", metavar="DIGEST", help="All numbers of this engine tree, also later ones.")
-@click.option("--release", metavar="DIGEST", help="All numbers of this release, also later ones.")
+@click.option("--tree", metavar="DIGEST", help="All numbers of this tree, series or plugin.")
+@click.option("--release", metavar="DIGEST", help="All numbers of this release.")
 @click.option("--run", metavar="ID", help="One run.")
 @click.option("--where", metavar="SQL", help="Runs that meet a condition on the columns of `run`.")
 @click.option("--reason", required=True, help="What was wrong; every later reader sees it.")

@@ -123,12 +123,18 @@ _INDEXES = (
     'CREATE INDEX finding_run_run ON finding_run (run, "of")',
 )
 
+#: Releases that are withdrawn themselves, or whose patch series or plugin is.
+_RELEASES = """CREATE VIEW withdrawn_release AS
+SELECT l.ledger, l.digest, t.id AS retraction, t.ledger AS retracted_in FROM retraction t
+  JOIN "release" l ON (t.scope = 'release' AND l.digest = t.value)
+    OR (t.scope = 'tree' AND t.value IN (l.series, l.plugin))"""
+
 #: A retraction by tree or release is a rule, not a list: it holds for runs that come later too.
 _WITHDRAWN = """CREATE VIEW withdrawn_run AS
 SELECT r.ledger, r.id AS run, t.id AS retraction, t.ledger AS retracted_in FROM retraction t
   JOIN run r ON r.tree = t.value WHERE t.scope = 'tree'
-UNION SELECT r.ledger, r.id, t.id, t.ledger FROM retraction t
-  JOIN run r ON r."release" = t.value WHERE t.scope = 'release'
+UNION SELECT r.ledger, r.id, x.retraction, x.retracted_in FROM withdrawn_release x
+  JOIN run r ON r.ledger = x.ledger AND r."release" = x.digest
 UNION SELECT w."of", w.run, w.retraction, w.ledger FROM withdrawn w"""
 
 #: Runs whose gates do not carry them: one did not pass, or one of the same name failed on the same
@@ -145,7 +151,7 @@ UNION SELECT b.ledger, b.run FROM bad CROSS JOIN run_gate b
 #: The one rule for what counts. `r` is a row of `run`. All SQL here is put together of constants.
 _COUNTS = """r.status = 'valid'
 AND coalesce(r.tree, '') NOT IN (SELECT value FROM retraction WHERE scope = 'tree')
-AND coalesce(r."release", '') NOT IN (SELECT value FROM retraction WHERE scope = 'release')
+AND coalesce(r."release", '') NOT IN (SELECT digest FROM withdrawn_release)
 AND NOT EXISTS (SELECT 1 FROM withdrawn w WHERE w.run = r.id AND w."of" = r.ledger)
 AND (r.ledger, r.id) NOT IN (SELECT ledger, run FROM ungated_run)"""
 _VALID = f"CREATE VIEW valid_run AS SELECT r.* FROM run r WHERE {_COUNTS}"  # noqa: S608
@@ -175,7 +181,7 @@ FROM finding f LEFT JOIN finding_run x ON x.ledger = f.ledger AND x.finding = f.
 LEFT JOIN run r ON r.ledger = x."of" AND r.id = x.run
 GROUP BY f.ledger, f.id"""  # noqa: S608
 
-VIEWS = (_WITHDRAWN, _UNGATED, _VALID, _SUMMARY, _CONCLUSION)
+VIEWS = (_RELEASES, _WITHDRAWN, _UNGATED, _VALID, _SUMMARY, _CONCLUSION)
 
 
 def apply(db: Database) -> None:

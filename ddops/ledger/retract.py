@@ -22,7 +22,10 @@ MOST = 1_000_000
 
 
 class Scope(StrEnum):
-    """What a retraction is about. TREE and RELEASE hold for runs that come later, too."""
+    """What a retraction is about. TREE and RELEASE hold for runs that come later, too.
+
+    A TREE may be given by its own digest, or by that of its patch series or of the plugin.
+    """
 
     TREE = "tree"
     RELEASE = "release"
@@ -67,12 +70,14 @@ class Withdrawal:
 
 _ORDER = " ORDER BY r.started, r.ledger, r.seq"
 _OF = {
-    Scope.TREE: "r.tree = :value" + _ORDER,
-    Scope.RELEASE: 'r."release" = :value' + _ORDER,
-    Scope.RUN: "r.id = :value" + _ORDER,
+    Scope.TREE: """(r.tree = :value OR EXISTS (SELECT 1 FROM "release" l
+WHERE l.ledger = r.ledger AND l.digest = r."release" AND :value IN (l.series, l.plugin)))""",
+    Scope.RELEASE: 'r."release" = :value',
+    Scope.RUN: "r.id = :value",
 }
 _KNOWN = {
-    Scope.TREE: "SELECT digest AS x FROM tree UNION SELECT tree FROM run WHERE tree IS NOT NULL",
+    Scope.TREE: 'SELECT digest AS x FROM tree UNION SELECT series FROM "release" '
+    'UNION SELECT plugin FROM "release"',
     Scope.RELEASE: 'SELECT digest AS x FROM "release"',
     Scope.RUN: "SELECT id AS x FROM run",
 }
@@ -115,7 +120,7 @@ class Retractions(BenchWriters, BenchReaders):
             else:
                 value = self._whole(scope, value)
                 marks = {"value": value}
-                runs = [_withdrawn(r) for r in self._rows(_FOUND + _OF[scope], marks)]
+                runs = [_withdrawn(r) for r in self._rows(_FOUND + _OF[scope] + _ORDER, marks)]
             if not runs and scope in (Scope.RUN, Scope.WHERE):
                 raise UsageError(
                     "no run is meant",

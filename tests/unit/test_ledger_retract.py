@@ -102,6 +102,46 @@ def test_a_release_takes_its_numbers(ledger: Ledger) -> None:
     assert left == [{"n": 0}]
 
 
+@pytest.mark.parametrize("part", ["series", "plugin"])
+def test_a_patch_series_or_a_plugin_takes_the_numbers_of_its_releases(
+    tmp_path: Path, part: str
+) -> None:
+    """Where a run does not know its tree, its release knows what the tree was made of."""
+    digests = {"series": digest("patches"), "plugin": digest("plugin")}
+    with Ledger.open(tmp_path / "own.db", redactor=Redactor()) as ledger:
+        ledger.add_host("b300", {})
+        cell = Cell(suite="sweep", vary={}, fix={})
+        ledger.add_cell(cell)
+        runs = []
+        for name, made in (("patched", digests), ("plain", {"series": "", "plugin": ""})):
+            release = digest(name)
+            ledger.add_release(
+                release, service="k26", spec={}, series=made["series"], plugin=made["plugin"]
+            )
+            ledger.add_deployment(name, service="k26", release=release, host="b300", by="ann")
+            ledger.add_launch(name, deployment=name, host="b300", release=release)
+            gate = ledger.add_gate(
+                GateResult("exactness", Verdict.PASS, ""), deployment=name, launch=name
+            )
+            run = NewRun(
+                cell=cell.key,
+                launch=name,
+                gates=(gate,),
+                status=Status.VALID,
+                identity=Identity.PROVEN,
+                device_class=Device.GPU,
+                started=START,
+                ended=START,
+                requests=1,
+            )
+            runs.append(ledger.add_run(run))
+        found = ledger.retract(Scope.TREE, digests[part][:12], reason="mask fault", by="ann")
+        assert [r.id for r in found.runs] == [runs[0]]
+        assert counted(ledger) == {runs[1]}
+        assert ledger.withdrawals(ledger.run(runs[0]))[0]["reason"] == "mask fault"
+        assert ledger.verify() == []
+
+
 def test_one_run_and_a_condition(ledger: Ledger) -> None:
     one = sorted(counted(ledger))[0]
     assert [r.id for r in ledger.retract(Scope.RUN, one, reason="x", by="ann").runs] == [one]
