@@ -78,12 +78,7 @@ class Regression:
 
 def compare(ledger: Ledger, a: str, b: str, figure: str = "output_tps") -> Comparison:
     """Compare two cells by their launches. Raises RefusedError when they are unlike."""
-    if figure not in FIGURES:
-        raise UsageError(
-            f"no figure {figure!r} to compare",
-            why=f"there are {', '.join(FIGURES)}",
-            next="give one of these",
-        )
+    _known(figure)
     one, two = side(ledger, a), side(ledger, b)
     unlike = unlike_columns(one, two)
     if unlike:
@@ -182,6 +177,7 @@ def commit_length(runs: Sequence[Run]) -> float | None:
 
 def regression(ledger: Ledger, run_id: str, figure: str = "output_tps") -> Regression:
     """One valid run against all earlier launches of its family on the same device."""
+    _known(figure)
     run = ledger.run(run_id)
     cell = ledger.cell(run.cell)
     value = figure_of(run, figure)
@@ -203,6 +199,15 @@ def regression(ledger: Ledger, run_id: str, figure: str = "output_tps") -> Regre
     noise = noise_bound(list(means.values()))
     worse = regressed(value, noise, higher_is_better=FIGURES[figure]) if noise else None
     return Regression(run, figure, value, noise, worse, sorted({r.id for r in earlier}))
+
+
+def _known(figure: str) -> None:
+    if figure not in FIGURES:
+        raise UsageError(
+            f"no figure {figure!r} to compare",
+            why=f"there are {', '.join(FIGURES)}",
+            next="give one of these",
+        )
 
 
 def figure_of(run: Run, figure: str) -> float | None:

@@ -139,7 +139,7 @@ def compare(app: App, a: str, b: str, figure: str, as_json: bool) -> None:
         p = found.paired
         rows.append(("decode", f"{p.value:.3f} ({p.low:.3f} to {p.high:.3f}) on {p.n} prompts"))
     rows += [("varied", v) for v in found.varied] + [("note", n) for n in found.notes]
-    emit_table(("", ""), rows)
+    emit_table(("WHAT", ""), rows)
 
 
 def _comparison(found: Comparison) -> dict[str, object]:

@@ -24,7 +24,8 @@ from ddops.ledger import (
     Status,
 )
 from ddops.model import GateResult, Verdict, digest
-from tests.ledgers import START
+from tests.ledgers import START, make_ledger
+from tests.unit.cli_support import runner
 
 FIX: Mapping[str, object] = {
     "model": "k26",
@@ -204,6 +205,8 @@ def test_a_figure_that_was_not_measured_is_no_zero(lab: Lab) -> None:
             compare(lab.ledger, one.key, two.key, figure)
     with pytest.raises(UsageError, match="no figure"):
         compare(lab.ledger, one.key, two.key, "accept_rate")
+    with pytest.raises(UsageError, match="no figure"):
+        regression(lab.ledger, one.key, "accept_rate")
     with pytest.raises(UsageError):
         compare(lab.ledger, "zz", two.key)
 
@@ -270,3 +273,26 @@ def test_other_devices_are_no_baseline(lab: Lab) -> None:
     speeds(lab, cell, 5, 5, 5, 5, device_class=Device.CPU, device="EPYC")
     [new] = speeds(lab, cell, 98)
     assert regression(lab.ledger, new).noise is None
+
+
+def test_as_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    go = runner(tmp_path, monkeypatch, capfd)
+    assert go("init").code == 0
+    make_ledger(Path(".ddops/ledger.db"), runs=192, samples=384)
+    with Ledger.open(Path(".ddops/ledger.db"), redactor=Redactor(), readonly=True) as ledger:
+        keys = {c.label: c.key for c in ledger.cells()}
+        newest = ledger.runs(keys["ar C=1"])[-1].id
+    tree, base = keys["ddtree-b8 C=1"], keys["ar C=1"]
+    done = go("bench", "compare", tree, base)
+    assert done.code == 0 and "is better: output_tps" in done.out and "5 against" in done.out
+    data = go("bench", "compare", tree, base, "--json").document["data"]
+    assert data["judgement"]["word"] == "better" and data["judgement"]["p"] < 0.01
+    unlike = go("bench", "compare", tree, keys["ar C=2"])
+    assert unlike.code == 4 and "fix.concurrency: 1 against 2" in unlike.err
+    assert go("bench", "compare", tree, base, "--figure", "nope").code == 2
+    judged = go("bench", "regression", newest)
+    assert judged.code == 0 and "within its history" in judged.out
+    assert go("bench", "regression", newest, "--figure", "nope").code == 2
+    assert go("bench", "regression", newest, "--json").document["data"]["worse"] is False
