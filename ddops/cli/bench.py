@@ -342,7 +342,7 @@ def end(done: Sequence[Measured], stopped: bool) -> None:
     raise cls(
         f"{len(done) - good} of {len(done)} runs do not count",
         why=why,
-        next="ddops ledger query 'SELECT id, status, reason FROM run ORDER BY seq DESC LIMIT 20'",
+        next="mend what the reason names, then run the same command again",
     )
 
 

@@ -6,12 +6,14 @@ import msgspec
 
 from ddops.config.settings import ProjectTable
 from ddops.inventory.model import HostsFile, ProfileTable, ServiceTable
+from ddops.inventory.suites import SuiteTable
 
 _FILES: dict[str, type] = {
     "ddops.toml": ProjectTable,
     "inventory/hosts.toml": HostsFile,
     "inventory/services/*.toml": ServiceTable,
     "inventory/profiles/*.toml": ProfileTable,
+    "suites/**/*.toml": SuiteTable,
 }
 
 
