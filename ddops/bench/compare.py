@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ddops.bench.stats import Interval, launch_means, paired_ratio, seed_of
 from ddops.bench.stats_verdict import Judgement, Noise, judge, noise_bound, regressed
 from ddops.errors import RefusedError, UsageError
-from ddops.ledger import Ledger, Run, StoredCell
+from ddops.ledger import Device, Ledger, Run, StoredCell
 from ddops.model import short
 
 #: Figures that may be compared, and whether more is better.
@@ -188,17 +188,29 @@ def regression(ledger: Ledger, run_id: str, figure: str = "output_tps") -> Regre
         )
     earlier = [
         r
-        for c in ledger.cells()
-        if c.family == cell.family
-        for r in ledger.runs(c.key)
-        if (r.device_class, r.device) == (run.device_class, run.device)
-        and r.launch != run.launch
-        and r.started < run.started
+        for r in history(ledger, cell.family, run.device_class, run.device)
+        if r.launch != run.launch and r.started < run.started
     ]
-    means = launch_means(_values(earlier, figure))
-    noise = noise_bound(list(means.values()))
+    noise = noise_of(earlier, figure)
     worse = regressed(value, noise, higher_is_better=FIGURES[figure]) if noise else None
     return Regression(run, figure, value, noise, worse, sorted({r.id for r in earlier}))
+
+
+def history(ledger: Ledger, family: str, device_class: Device, device: str) -> list[Run]:
+    """All valid runs of one configuration over many builds, on one device, oldest first."""
+    found = [
+        run
+        for cell in ledger.cells()
+        if cell.family == family
+        for run in ledger.runs(cell.key)
+        if (run.device_class, run.device) == (device_class, device)
+    ]
+    return sorted(found, key=lambda r: (r.started, r.ledger, r.seq))
+
+
+def noise_of(runs: Sequence[Run], figure: str) -> Noise | None:
+    """What one more launch may read and still be the same: G5's bound. None: below 3 launches."""
+    return noise_bound(list(launch_means(_values(runs, figure)).values()))
 
 
 def _known(figure: str) -> None:

@@ -15,7 +15,16 @@ import pytest
 
 from ddops import hostside
 from ddops.bench import coding, coding_probe
-from ddops.bench.coding import Answer, CodingResult, Graded, grade, local, preflight, to_samples
+from ddops.bench.coding import (
+    Answer,
+    CodingResult,
+    Graded,
+    Preflight,
+    grade,
+    local,
+    preflight,
+    to_samples,
+)
 from ddops.bench.coding_extract import Rule
 from ddops.bench.coding_gate import FLOOR, judge, paired, pass_interval, shifted_rules
 from ddops.bench.coding_tasks import KEYS, Task, TaskSet, audit, humaneval, parse
@@ -285,14 +294,19 @@ def test_the_audit_sees_what_makes_tasks_unfit() -> None:
 # Grading.
 
 
-def test_replies_become_verdicts() -> None:
+@pytest.fixture(scope="module")
+def ready() -> Preflight:
+    return preflight(FEW, local)
+
+
+def test_replies_become_verdicts(ready: Preflight) -> None:
     answers = [
         Answer("T/1", "Sure:\n```python\ndef f_1():\n    return 1\n```"),
         Answer("T/2", "```python\ndef f_2():\n    return 7", truncated=True),
         Answer("T/3", "I do not know."),
         Answer("T/4", None),
     ]
-    result = grade(FEW, answers)
+    result = grade(FEW, answers, ready=ready)
     assert [(g.verdict, g.rule, g.truncated) for g in result.graded] == [
         ("passed", Rule.FENCE, False),
         ("wrong", Rule.UNCLOSED, True),
@@ -304,7 +318,7 @@ def test_replies_become_verdicts() -> None:
     assert [s.outcome for s in samples] == ["ok", "ok", "ok", "no_answer"]
     assert samples[0].verdict == "passed" and samples[0].prompt == "T/1"
     with pytest.raises(DdopsError, match="unknown tasks"):
-        grade(FEW, [Answer("T/9", "x")])
+        grade(FEW, [Answer("T/9", "x")], ready=ready)
 
 
 def test_limits_come_from_the_gold_solutions() -> None:
