@@ -35,6 +35,14 @@ class Merging(Store):
         """
         if other.resolve() == self.path.resolve():
             raise RefusedError("a ledger cannot be merged into itself", next="name another file")
+        with closing(connect.connect(other, readonly=True)) as theirs:
+            pending = schema.check(theirs, other)
+        if pending:
+            raise RefusedError(
+                f"{other} is older than this ddops",
+                why=f"it needs {', '.join(pending)}, and a merge changes one file, not two",
+                next="let its owner run this ddops on it once, e.g. a deploy, then merge",
+            )
         wrong = verify.run(other, [])
         if wrong:
             raise RefusedError(
@@ -43,7 +51,6 @@ class Merging(Store):
                 next="get an undamaged copy: ddops ledger backup FILE",
             )
         with closing(connect.connect(other, readonly=True)) as theirs:
-            schema.check(theirs, other)
             theirs.execute("BEGIN")
             with self._writing() as ours, connect.errors(self.path, "merge into"):
                 # A retraction or a gate may stand before what it names, in another chain.

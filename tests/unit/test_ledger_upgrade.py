@@ -10,7 +10,10 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from ddops.command import Redactor
+from ddops.errors import RefusedError
 from ddops.ledger import Ledger, Scope, connect, schema
 from ddops.ledger.clean import Cleaner
 from ddops.ledger.schema import STEPS
@@ -46,6 +49,11 @@ def test_a_ledger_from_before_is_brought_forward(tmp_path: Path) -> None:
         for launch in (None, None, "n1", "n1"):
             old.add_gate(GateResult("G1", Verdict.PASS, ""), deployment="op", launch=launch)
         head = old.head()
+    with (
+        Ledger.open(tmp_path / "new.db", redactor=Redactor()) as newer,
+        pytest.raises(RefusedError, match="is older than this ddops"),
+    ):
+        newer.merge(path)
     with Ledger.open(path, redactor=Redactor()) as ledger:
         assert ledger.verify(head) == []
         assert [g.name for g in ledger.gates("n1")] == ["G1", "G1"]
