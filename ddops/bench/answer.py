@@ -39,7 +39,9 @@ class Sample:
     connection: str = "warm"
     scheduled: int = 0
     free_at: int = 0
+    #: The first byte was handed to the kernel between these two.
     sent: int | None = None
+    sent_by: int | None = None
     first_byte: int | None = None
     end: int | None = None
     outcome: str = "ok"
@@ -173,6 +175,7 @@ def parse_sample(raw: Mapping[str, Any]) -> Sample:
         scheduled=int(raw["scheduled"]),
         free_at=int(raw["free_at"]),
         sent=raw["sent"],
+        sent_by=raw.get("sent_by"),
         first_byte=raw["first_byte"],
         end=raw["end"],
         outcome=str(raw["outcome"]),

@@ -52,8 +52,11 @@ def per_token_ns(sample: Sample) -> list[tuple[float, int]]:
 
 
 def uncertainty_ns(sample: Sample) -> int | None:
-    """The widest bound on when one of its tokens came."""
-    return max((c.hi - c.lo for c in sample.chunks), default=None)
+    """The widest bound on when it was sent or one of its tokens came."""
+    widths = [c.hi - c.lo for c in sample.chunks]
+    if sample.sent is not None and sample.sent_by is not None:
+        widths.append(sample.sent_by - sample.sent)
+    return max(widths, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,7 @@ def _more(
     late = [s.sent - s.free_at for s in samples if s.sent is not None]
     queue = [s.sent - s.scheduled for s in samples if s.sent is not None]
     widths = [c.hi - c.lo for s in samples for c in s.chunks]
+    sends = [s.sent_by - s.sent for s in samples if s.sent is not None and s.sent_by is not None]
     return {
         "percentiles": "type 7; p left out where an order-statistic 95 % bound is open",
         "loop": "closed" if closed else "open",
@@ -233,20 +237,21 @@ def _more(
         "send_delay_p99_ms": percentile(late, 0.99) / MS if late else None,
         "client_queue_p99_ms": percentile(queue, 0.99) / MS if queue else None,
         "arrival_width_p99_ms": percentile(widths, 0.99) / MS if widths else None,
-        "ttft_bounds_p50_ms": _bounds([(s.first, s.sent) for s in inside]),
+        "send_width_p99_ms": percentile(sends, 0.99) / MS if sends else None,
+        "ttft_bounds_p50_ms": _bounds(inside),
         "prompt_tokens": sum(s.prompt_tokens or 0 for s in inside),
         "cached_tokens": sum(s.cached_tokens or 0 for s in inside),
         "replacements": sum(s.replacements for s in samples),
     }
 
 
-def _bounds(pairs: Iterable[tuple[Chunk | None, int | None]]) -> list[float] | None:
-    """The median if every first token came as early, and as late, as its bound allows."""
+def _bounds(samples: Iterable[Sample]) -> list[float] | None:
+    """The median if all was sent as late and came as early as the bounds allow, and the reverse."""
     early, late = [], []
-    for first, sent in pairs:
-        if first is not None and sent is not None:
-            early.append(first.lo - sent)
-            late.append(first.hi - sent)
+    for s in samples:
+        if s.first is not None and s.sent is not None:
+            early.append(max(0, s.first.lo - max(s.sent, s.sent_by or s.sent)))
+            late.append(s.first.hi - s.sent)
     if not early:
         return None
     return [percentile(early, 0.5) / MS, percentile(late, 0.5) / MS]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddops.cli.bench_live import view
 from ddops.cli.bench_more import coding, compare, regression
 from ddops.cli.options import as_json, confirm, targets, yes
 
@@ -114,33 +115,44 @@ def sweep(
 
     stop = Stop()
     done: list[Measured] = []
-    with on_interrupt(stop, app.warn), app.ledger(readonly=dry_run) as book:
-        tools = _sweep_tools(app, stop, book)
+    with on_interrupt(stop, app.warn), app.ledger(readonly=dry_run) as book, view(app) as shown:
+        tools, works = _sweep_tools(app, stop, book), []
         for one in bench_targets(app, target, limit, exclude):
             suite = find_suite(app.lookup, one.service.name, "sweep", app.project.root)
             prompts = read_prompts(app.lookup(suite.prompts), suite.prompts)
             arms = arms_of(app.inventory, suite, one.service)
             work = Sweep(one, suite, prompts, arms, tools)
-            plan = work.plan()
-            if dry_run:
+            works.append((work, work.plan()))
+        if dry_run:
+            for work, plan in works:
                 _show_plan(work, plan, as_json)
-                continue
-            if one.host.origin.kind != "lab":
-                words = f"{len(plan)} starts of {one.service.name} on {one.host.name}"
-                confirm(f"{words}, each a deploy?", yes)
-            eta = Eta(sum(len(s.levels) for s in plan) * suite.repeats)
-            try:
+            return
+        _ask(works, yes)
+        try:
+            for work, plan in works:
+                eta = Eta(sum(len(s.levels) for s in plan) * work.suite.repeats)
+                shown.total(eta.total)
                 for measured in work.run(plan):
                     done.append(measured)
-                    tell(app, measured, eta.done + 1, eta.total, eta.step())
+                    shown.ended(measured, eta.done + 1, eta.total, eta.step())
                 if plan and not stop.asked:
                     work.back()
-            except DdopsError:
-                show(done, as_json)  # what is stored is told, however it ends
-                raise
-    if not dry_run:
-        show(done, as_json)
-        end(done, stop.asked)
+        except DdopsError:
+            shown.close()
+            show(done, as_json)  # what is stored is told, however it ends
+            raise
+    show(done, as_json)
+    end(done, stop.asked)
+
+
+def _ask(works: Sequence[tuple[Sweep, Sequence[Start]]], yes: bool) -> None:
+    """A sweep changes the service under its users; a lab has none."""
+    real = [(w, p) for w, p in works if p and w.target.host.origin.kind != "lab"]
+    if real:
+        words = [
+            f"{len(p)} starts of {w.target.service.name} on {w.target.host.name}" for w, p in real
+        ]
+        confirm(f"{', '.join(words)}, each a deploy?", yes)
 
 
 def _sweep_tools(app: App, stop: Stop, book: Ledger) -> Tools:
@@ -198,9 +210,10 @@ def _deployed(
     from ddops.clock import SystemClock
     from ddops.deploy import Stop, on_interrupt
     from ddops.inventory.suites import find_suite
+    from ddops.sweep import Eta
 
     stop, done = Stop(), []
-    with on_interrupt(stop, app.warn), app.ledger() as book:
+    with on_interrupt(stop, app.warn), app.ledger() as book, view(app) as shown:
         for one in bench_targets(app, target, limit, exclude):
             suite = find_suite(app.lookup, one.service.name, kind, app.project.root)
             prompts = read_prompts(app.lookup(suite.prompts), suite.prompts)
@@ -210,11 +223,13 @@ def _deployed(
             wanted = [Point(level) for level in levels or suite.levels]
             wanted += [] if levels else [Point(rate=rate) for rate in suite.rates]
             rounds = range(1, (repeats or suite.repeats) + 1)
+            eta = Eta(len(wanted) * len(rounds))
+            shown.total(eta.total)
             owner = lock.owner(f"bench-{kind}", f"bench {kind} {one.service.name}", SystemClock())
             with lock.holding(one.transport, one.layout, owner, wait_s=0.0):
                 for measured in work.measure(wanted, list(rounds), lambda _: True):
                     done.append(measured)
-                    tell(app, measured, len(done), len(wanted) * len(rounds))
+                    shown.ended(measured, eta.done + 1, eta.total, eta.step())
     show(done, as_json)
     end(done, stop.asked)
 
@@ -263,25 +278,6 @@ def as_deployed(app: App, target: Target) -> Target:
         why="a profile, a model or a lock was changed since it was deployed",
         next=f"ddops deploy {target.host.name}",
     )
-
-
-def tell(app: App, measured: Measured, n: int, of: int, left: str = "") -> None:
-    """One line a run, as it ends."""
-    words = f"{n}/{of} {measured.label} run {measured.repeat}"
-    if measured.reason:
-        app.warn(f"{words}: {measured.status.value}: {measured.reason}{left}")
-    else:
-        app.say(f"{words}: {_figures(measured)}{left}")
-    for warning in measured.warnings:
-        app.warn(f"{measured.label}: {warning}")
-
-
-def _figures(measured: Measured) -> str:
-    numbers = measured.numbers
-    if numbers is None or measured.reason:
-        return ""
-    commit = f", commit {numbers.commit.length:.2f}" if numbers.commit else ""
-    return f"{_one(numbers.output_tps)} tok/s{commit}"
 
 
 def _one(value: float | None) -> str:

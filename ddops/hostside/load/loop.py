@@ -27,11 +27,15 @@ _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN)
 
 
 class Exchange:
-    """One request and what came back. Times are CLOCK_REALTIME nanoseconds, 0 is "never"."""
+    """One request and what came back. Times are CLOCK_REALTIME nanoseconds, 0 is "never".
+
+    The first byte went out between `sent` and `sent_by`, looked at before and after the call: on a
+    busy machine the call itself may have to wait for a core.
+    """
 
     __slots__ = (
         "conn", "ended", "error", "framing", "free_at", "lows", "n", "raw", "reads", "scheduled",
-        "sent", "slot", "stamps", "started",
+        "sent", "sent_by", "slot", "stamps", "started",
     )  # fmt: skip
 
     def __init__(self, n, slot, scheduled, free_at=0):
@@ -40,7 +44,7 @@ class Exchange:
         self.scheduled = scheduled
         #: When the client could have sent it: a slot or a connection was there. Later is our fault.
         self.free_at = free_at
-        self.started = self.sent = self.ended = 0
+        self.started = self.sent = self.sent_by = self.ended = 0
         self.conn = "warm"
         self.error = ""
         self.framing = Framing()
@@ -197,6 +201,7 @@ class Loop:
         try:
             while conn.out:
                 conn.out = conn.out[conn.sock.send(conn.out) :]
+                exchange.sent_by = exchange.sent_by or time.time_ns()
         except BlockingIOError:
             self._epoll.modify(conn.fd, select.EPOLLIN | select.EPOLLOUT)
             return
@@ -289,7 +294,7 @@ class Loop:
         """A kept connection that the server closed just then is opened anew, once."""
         exchange = conn.exchange
         if conn.used and not exchange.raw and exchange.conn == "warm":
-            exchange.conn, exchange.sent = "reopened", 0
+            exchange.conn, exchange.sent, exchange.sent_by = "reopened", 0, 0
             self._drop(conn)
             self._connect(exchange, conn.slot)
             return

@@ -34,6 +34,7 @@ def sample(exchange, request, route, t0, keep):
         "free_at": exchange.free_at - t0,
         "started": since(exchange.started, t0),
         "sent": since(exchange.sent, t0),
+        "sent_by": since(exchange.sent_by, t0),
         "first_byte": since(exchange.stamps[0] if exchange.stamps else 0, t0),
         "end": since(exchange.ended, t0),
         "http": exchange.framing.status,

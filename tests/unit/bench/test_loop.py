@@ -64,6 +64,8 @@ def test_every_request_is_answered_and_told_apart() -> None:
     assert {s.tokens for s in load.samples} == {5}
     assert {s.connection for s in load.samples} == {"warm"}
     assert mock.most == 4
+    assert all(s.sent is not None and s.sent_by is not None for s in load.samples)
+    assert all((s.sent_by or 0) >= (s.sent or 0) for s in load.samples)
     assert load.idle is True
     assert load.client["stopped"] == ""
 
