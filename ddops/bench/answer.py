@@ -62,6 +62,8 @@ class Sample:
     output_ids: tuple[int, ...] = ()
     #: (log probability, token) of the best tokens at the first place, where they were asked for.
     top: tuple[tuple[float, int], ...] = ()
+    #: (log probability or None, token) of the prompt's last tokens, where they were asked for.
+    read: tuple[tuple[float | None, int], ...] = ()
     text: str = ""
     raw: bytes = b""
 
@@ -195,6 +197,7 @@ def parse_sample(raw: Mapping[str, Any]) -> Sample:
         chunks=_chunks(raw),
         output_ids=tuple(raw.get("output_ids") or ()),
         top=tuple((float(x[0]), int(x[1])) for x in ((raw.get("top_logprobs") or [()])[0] or ())),
+        read=tuple((x[0], int(x[1])) for x in raw.get("read") or ()),
         text=str(raw.get("text") or ""),
         raw=zlib.decompress(base64.b64decode(raw["raw"])) if raw.get("raw") else b"",
     )

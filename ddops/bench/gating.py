@@ -24,6 +24,8 @@ from ddops.bench.exactness import (
     tie_plan,
 )
 from ddops.bench.plan import Where
+from ddops.bench.sampled import VERSION as SAMPLED
+from ddops.bench.sampled import judge_sampled, sampling_plan, scores, scoring_plan
 from ddops.bench.target import Proof, Target
 from ddops.bench.validity import Finding
 from ddops.events import Event, Level, Reporter
@@ -66,6 +68,8 @@ class Gatekeeper:
             why = f"the ledger here does not know the start {proof.nonce}"
             return Gated((), (Finding(Status.UNBOUND, "launch", why),))
         results = [r for c in self._within(proof, levels) for r in self._golden(proof, c, listed)]
+        if "sampled" in listed:
+            results.append(self._sampled(proof))
         if set(listed) & set(_TEXT):
             results += self._text(proof, [g for g in _TEXT if g in listed])
         ids, against = self._graded(proof) if "coding" in listed else ([], [])
@@ -119,6 +123,22 @@ class Gatekeeper:
         if len(load.samples) != len(found):
             return [None] * len(found)
         return margins(load.samples, found)
+
+    # ---- above temperature 0
+
+    def _sampled(self, proof: Proof) -> GateResult:
+        info = proof.seen.server_info.values if proof.seen.server_info else {}
+        alone = not info.get("speculative_algorithm")
+        where = self.target.where(proof.weight_version)
+        references = read_references(self.target.golden_text() or '{"prompts": []}')
+        asked = self.target.run(sampling_plan(where, references, TIMEOUT_S))
+        found = None
+        if asked.samples and all(s.ok for s in asked.samples):
+            plan = scoring_plan(where, references, asked.samples, TIMEOUT_S)
+            found = scores(asked.samples, self.target.run(plan))
+        base = None if alone else _scores(self._earlier("sampled"))
+        result = judge_sampled(found, base, is_reference=alone)
+        return replace(result, evidence={**result.evidence, "model": self._model})
 
     # ---- texts
 
@@ -184,6 +204,13 @@ def _results(evidence: Mapping[str, object] | None) -> dict[str, bool] | None:
     if not isinstance(results, dict) or evidence is None or evidence.get("version") != VERSION:
         return None
     return {str(k): v is True for k, v in results.items()}
+
+
+def _scores(evidence: Mapping[str, object] | None) -> dict[str, list[float]] | None:
+    found = evidence.get("scores") if evidence else None
+    if not isinstance(found, dict) or evidence is None or evidence.get("version") != SAMPLED:
+        return None
+    return {str(k): [float(x) for x in v] for k, v in found.items()}
 
 
 def _sound(evidence: Mapping[str, object] | None) -> float | None:

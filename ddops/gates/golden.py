@@ -17,7 +17,7 @@ from ddops.model import GateResult, Verdict
 
 GOLDEN_SCHEMA = "ddops.golden/1"
 #: Gates that `ddops bench` climbs before any number; a deploy does not wait for them.
-_OF_BENCH = ("canary", "degeneration", "coding")
+_OF_BENCH = ("canary", "degeneration", "sampled", "coding")
 _COMMIT = re.compile(r"commit_length\s*>=\s*(\d+(?:\.\d+)?)\Z")
 
 

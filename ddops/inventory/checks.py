@@ -32,6 +32,7 @@ GATES = {
     "commit_length": True,
     "canary": False,
     "degeneration": False,
+    "sampled": False,
 }
 #: Options that something else decides, and what that is.
 _TAKEN = {

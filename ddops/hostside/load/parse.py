@@ -192,6 +192,8 @@ def native(events, t0):
     whole = len(ids) == out["tokens"]
     out["output_ids"] = ids if whole else [i for piece in pieces for i in piece]
     out["text"] = text if whole else "".join(texts)
+    if meta.get("input_token_logprobs"):
+        out["read"] = [x[:2] for x in meta["input_token_logprobs"]]
     if meta.get("output_token_logprobs") is not None:
         out["top_logprobs"] = meta.get("output_top_logprobs")
     out["weight_versions"] = sorted(str(v) for v in versions)

@@ -25,6 +25,7 @@ from ddops.bench.exactness import (
     tie_plan,
 )
 from ddops.bench.plan import Where
+from ddops.bench.sampled import judge_sampled, sampling_plan, scores, scoring_plan
 from ddops.model import Verdict
 from tests.unit.bench.support import load
 
@@ -214,3 +215,50 @@ def test_canaries_are_always_the_same() -> None:
     assert canaries() == canaries()
     plan = text_plan(WHERE, "generate", canaries(), 5.0)
     assert len(plan.requests) == len(canaries())
+
+
+# ---- above temperature 0
+
+
+def drawn(mean: float, spread: float = 0.1) -> dict[str, list[float]]:
+    """Eight answers a prompt whose scores lie around a mean."""
+    return {
+        r.id: [mean + spread * (i - 3.5) / 3.5 for i in range(8)] for r in REFERENCES
+    }  # fmt: skip
+
+
+def test_samples_of_the_targets_own_distribution_pass() -> None:
+    done = judge_sampled(drawn(-1.02), drawn(-1.0), is_reference=False)
+    assert done.verdict is Verdict.PASS, done.message
+
+
+@pytest.mark.parametrize(("mean", "why"), [(-2.0, "unverified drafts"), (-0.3, "greedy in truth")])
+def test_another_distribution_fails(mean: float, why: str) -> None:
+    done = judge_sampled(drawn(mean), drawn(-1.0), is_reference=False)
+    assert done.verdict is Verdict.FAIL, why
+    assert "nats" in done.message
+
+
+def test_sampled_without_scores_or_reference_or_precision_has_no_power() -> None:
+    for done in (
+        judge_sampled(None, drawn(-1.0), is_reference=False),
+        judge_sampled(drawn(-1.0), None, is_reference=False),
+        judge_sampled(drawn(-1.0), {"other": [-1.0, -1.1]}, is_reference=False),
+        judge_sampled(drawn(-1.0, 3.0), drawn(-1.0, 3.0), is_reference=False),
+    ):
+        assert done.verdict is Verdict.UNKNOWN
+        assert done.evidence["no_power"] is True
+    assert judge_sampled(drawn(-1.0), None, is_reference=True).verdict is Verdict.PASS
+
+
+def test_scores_are_of_the_answers_tokens_alone() -> None:
+    answer = Sample(n=0, prompt="a", slot=0, output_ids=(7, 8))
+    scored = Sample(n=0, prompt="a", slot=0, read=((None, 3), (-1.0, 7), (-3.0, 8)))
+    assert scores([answer], load([scored])) == {"a": [-2.0]}
+    other = replace(scored, read=((-1.0, 7), (-3.0, 9)))
+    assert scores([answer], load([other])) is None  # scores of something else
+    assert scores([answer], load([replace(scored, read=())])) is None
+    plan = scoring_plan(WHERE, REFERENCES, [replace(answer, prompt="b")], 5.0)
+    assert plan.requests[0].body["input_ids"] == [4, 5, 7, 8]
+    assert plan.requests[0].body["logprob_start_len"] == 1
+    assert len(sampling_plan(WHERE, REFERENCES, 5.0).requests) == 16
