@@ -116,6 +116,11 @@ class App:
         """`-v` behind the command: detail from here on."""
         self.report = TextReporter(sys.stderr, self.redactor, verbose=True, quiet=self._quiet)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether only warnings are wanted."""
+        return self._quiet
+
     def say(self, message: str, host: str = "") -> None:
         self.report.emit(Event("cli", message, host))
 

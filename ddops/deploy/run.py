@@ -39,7 +39,10 @@ LOOKS, LOOK_AGAIN_S = 3, 1.5
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a deploy is given. `ledger` opens one connection for the calling thread."""
+    """What a deploy is given. `ledger` opens one connection for the calling thread.
+
+    `restart`: make a start of its own even of what serves already, as a measurement may need.
+    """
 
     lookup: Lookup
     ledger: Callable[[], Ledger]
@@ -51,6 +54,7 @@ class Tools:
     redactor: Redactor
     lock_wait_s: float = 0.0
     waivers: tuple[Waiver, ...] = ()
+    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +103,15 @@ def deploy_release(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
     seen = look(target)
-    unchanged = _unchanged(seen, target, release)
+    unchanged = None if tools.restart else _unchanged(seen, target, release)
     # Somebody at work may be about to change it: then the lock decides, and a second look.
     if unchanged is not None and lock.read(transport, target.layout) is None:
         return unchanged
     if seen is None:
         raise RefusedError(f"{host.name}: not provisioned", next=f"ddops provision {host.name}")
     with at_work(target, f"deploy {service.name} {short(release.digest)}", tools) as work:
-        unchanged = _unchanged(_patient_look(target, release, tools.stop), target, release)
+        patient = None if tools.restart else _patient_look(target, release, tools.stop)
+        unchanged = _unchanged(patient, target, release)
         if unchanged is not None:
             return unchanged
         return work.go(release, prepared=prepared, judged=judged)

@@ -30,6 +30,9 @@ _GATE = re.compile(r"([a-z_]+)(?:\s*>=\s*([0-9]+(?:\.[0-9]+)?))?\Z")
 GATES = {
     "exactness": False,
     "commit_length": True,
+    "canary": False,
+    "degeneration": False,
+    "sampled": False,
 }
 #: Options that something else decides, and what that is.
 _TAKEN = {

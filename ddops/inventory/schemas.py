@@ -6,6 +6,7 @@ import msgspec
 
 from ddops.config.settings import ProjectTable
 from ddops.inventory.model import HostsFile, ProfileTable, ServiceTable, WaiversFile
+from ddops.inventory.suites import SuiteTable
 
 _FILES: dict[str, type] = {
     "ddops.toml": ProjectTable,
@@ -13,6 +14,7 @@ _FILES: dict[str, type] = {
     "inventory/waivers.toml": WaiversFile,
     "inventory/services/*.toml": ServiceTable,
     "inventory/profiles/*.toml": ProfileTable,
+    "suites/**/*.toml": SuiteTable,
 }
 
 

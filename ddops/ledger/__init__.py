@@ -17,11 +17,24 @@ from pathlib import Path
 from typing import Self
 
 from ddops.command import Redactor
+from ddops.ledger import backup as _backup
 from ddops.ledger import query as _query
 from ddops.ledger import verify as _verify
+from ddops.ledger.bench_records import (
+    Cell,
+    Device,
+    Identity,
+    NewCondition,
+    NewRun,
+    NewSample,
+    RawData,
+    Run,
+    Status,
+    StoredCell,
+)
 from ddops.ledger.chain import Scalar
 from ddops.ledger.clean import Cleaner
-from ddops.ledger.readers import Readers
+from ddops.ledger.merge import Merged, Merging
 from ddops.ledger.records import (
     COMMITTED,
     ENDED_BADLY,
@@ -35,30 +48,46 @@ from ddops.ledger.records import (
     StoredHost,
     Transition,
 )
+from ddops.ledger.retract import FallenFinding, Retractions, Scope, Withdrawal, WithdrawnRun
 from ddops.ledger.snapshots import Copy, Drill, Snapshots, StoredSnapshot
 from ddops.ledger.store import Now, open_store, utc_now
 
 __all__ = [
     "COMMITTED",
     "ENDED_BADLY",
+    "Cell",
     "Copy",
     "Deployment",
+    "Device",
     "Drill",
+    "FallenFinding",
     "Gate",
     "Head",
+    "Identity",
     "Launch",
     "Ledger",
+    "Merged",
+    "NewCondition",
+    "NewRun",
+    "NewSample",
     "Outcome",
+    "RawData",
     "Release",
+    "Run",
     "Scalar",
+    "Scope",
+    "Status",
+    "StoredCell",
     "StoredFacts",
     "StoredHost",
     "StoredSnapshot",
     "Transition",
+    "Withdrawal",
+    "WithdrawnRun",
 ]
 
 
-class Ledger(Snapshots, Readers):
+class Ledger(Snapshots, Retractions, Merging):
     """An open ledger. Use as a context manager; may be shared by threads, not across fork."""
 
     @classmethod
@@ -89,6 +118,13 @@ class Ledger(Snapshots, Readers):
         Rows cut off the end of a chain leave no trace in it: pass a `head()` noted earlier.
         """
         return _verify.run(self.path, heads)
+
+    def backup(self, to: Path) -> Head:
+        """A consistent, verified copy, 0600, while others write. Answers its head: note it.
+
+        Raises UsageError for a file that is there, DdopsError when the copy does not verify.
+        """
+        return _backup.run(self.path, to, self.ledger_id)
 
     def query(
         self,

@@ -87,6 +87,11 @@ class Cleaner:
                 next="pass mappings, lists, strings, numbers and booleans only",
             ) from None
 
+    def raw_text(self, data: bytes) -> bytes:
+        """Bytes of a stream, redacted; what is no UTF-8 stays as it is. Of any size."""
+        text = data.decode("utf-8", "surrogateescape")
+        return self._redactor(text).encode("utf-8", "surrogateescape")
+
     def _walk(self, value: object) -> object:
         match value:
             case None | bool():

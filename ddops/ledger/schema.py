@@ -22,14 +22,11 @@ from sqlite_utils.migrations import Migrations
 
 from ddops import __version__
 from ddops.errors import DdopsError, RefusedError
-from ddops.ledger import guards, step_0002
+from ddops.ledger import bench_schema, guards, step_0002
 from ddops.ledger.clean import stamp
 from ddops.ledger.connect import APPLICATION_ID, errors
-
-_LINK = """
-  ledger TEXT NOT NULL, seq INTEGER NOT NULL CHECK (seq > 0),
-  prev TEXT NOT NULL CHECK (length(prev) = 64), hash TEXT NOT NULL CHECK (length(hash) = 64),"""
-_END = "PRIMARY KEY (ledger, seq)) STRICT, WITHOUT ROWID"
+from ddops.ledger.links import END as _END
+from ddops.ledger.links import LINK as _LINK
 
 _FIRST = (
     f"PRAGMA application_id = {APPLICATION_ID}",
@@ -102,6 +99,7 @@ class Step:
 STEPS: tuple[Step, ...] = (
     Step("0001_deployments", "0.1.0", _first),
     Step("0002_snapshots", "0.1.0", step_0002.second),
+    Step("0003_bench", "0.1.0", bench_schema.apply),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,6 +123,32 @@ class Store:
             sql = f"INSERT INTO {quoted(table)} ({names}) VALUES ({marks})"  # noqa: S608
             with connect.errors(self.path, f"add a row of {table}"):
                 conn.execute(sql, tuple(row.values()))
+
+    def _append_many(self, table: str, rows: Iterable[Mapping[str, Scalar]]) -> int:
+        """Add many rows of one table; the head is looked up once. Answers how many.
+
+        `rows` may be a generator, but must not write. Absent columns are NULL.
+        """
+        with self._writing() as conn:
+            names = guards.columns(conn, table)
+            marks = ", ".join("?" * len(names))
+            listed = ", ".join(quoted(c) for c in names)
+            sql = f"INSERT INTO {quoted(table)} ({listed}) VALUES ({marks})"  # noqa: S608
+            head = chain.head(conn, self._chained, self.ledger_id)
+            links = self._linked(table, rows, head, names)
+            with connect.errors(self.path, f"add rows of {table}"):
+                return conn.executemany(sql, links).rowcount
+
+    def _linked(
+        self, table: str, rows: Iterable[Mapping[str, Scalar]], head: Head, names: list[str]
+    ) -> Iterator[tuple[Scalar, ...]]:
+        """Each row as a link behind `head`, its values in the order of `names`."""
+        seq, prev = head.seq, head.hash
+        for values in rows:
+            seq += 1
+            row: dict[str, Scalar] = {"ledger": self.ledger_id, "seq": seq, "prev": prev, **values}
+            prev = row["hash"] = chain.row_hash(table, row)
+            yield tuple(map(row.get, names))
 
     def _rows(self, sql: str, params: Mapping[str, Scalar]) -> list[sqlite3.Row]:
         with self._lock, connect.errors(self.path, "read"):

@@ -14,9 +14,10 @@ from ddops.ledger.records import Head
 
 #: The chained tables that must be there.
 TABLES = (
-    "deployment", "facts", "gate", "host", "launch", "release", "snapshot", "snapshot_copy",
-    "snapshot_drill", "transition",
-)  # fmt: skip
+    *("cell", "condition", "deployment", "facts", "finding", "finding_run", "gate", "host"),
+    *("launch", "raw", "release", "retraction", "run", "run_gate", "sample", "snapshot"),
+    *("snapshot_copy", "snapshot_drill", "transition", "tree", "withdrawn"),
+)
 _MOST = 100
 
 

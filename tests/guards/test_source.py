@@ -164,6 +164,7 @@ GUARDS = {
             "exec('x = 1')",
             "import os\nos.system('ls')",
         ),
+        {"ddops/hostside/coding_case.py": "runs a model's program, only inside its sandbox"},
     ),
     "no swallowed error": Guard(
         no_swallowed_errors,

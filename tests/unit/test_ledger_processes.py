@@ -186,8 +186,8 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
     Ledger.open(path, redactor=Redactor()).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as conn:
         conn.row_factory = sqlite3.Row
-        good = Step("9001_good", "0.2.0", _add_table)
-        steps = (*STEPS, good, Step("9002_bad", "0.3.0", lambda db: bad(db)))
+        good = Step("9998_good", "0.2.0", _add_table)
+        steps = (*STEPS, good, Step("9999_bad", "0.3.0", lambda db: bad(db)))
         with pytest.raises(Exception, match=r"later|division"):
             migrate(conn, path, utc_now(), steps)
         # One transaction each: the good one stays.

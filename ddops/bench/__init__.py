@@ -1,0 +1,1 @@
+"""Measuring: load, gates of correctness, statistics, and what is concluded from them."""

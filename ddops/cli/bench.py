@@ -1,0 +1,346 @@
+"""`ddops bench`: numbers that can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ddops.cli.bench_live import view
+from ddops.cli.bench_more import coding, compare, regression
+from ddops.cli.options import as_json, confirm, targets, yes
+
+if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
+    from ddops.bench.runner import Measured
+    from ddops.bench.target import Target
+    from ddops.cli.app import App
+    from ddops.deploy import Stop
+    from ddops.inventory.suites import Kind
+    from ddops.ledger import Ledger
+    from ddops.sweep import Start, Sweep, Tools
+
+
+@click.group()
+def bench() -> None:
+    """Measure a deployed service; gates of correctness before any number.
+
+    Everything is stored in the ledger, what does not count too, with its reason.
+    """
+
+
+def levels_option(text: str | None) -> tuple[int, ...] | None:
+    """`1,2,4` as numbers."""
+    from ddops.errors import UsageError
+
+    if text is None:
+        return None
+    try:
+        found = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1 or len(set(found)) < len(found):
+        raise UsageError(f"not levels: {text!r}", why="numbers from 1 up, each once", next="1,2,4")
+    return found
+
+
+_levels = click.option("--levels", metavar="N,N", help="Other numbers of requests under way.")
+_repeats = click.option(
+    "--repeats", type=click.IntRange(1, 1000), help="Other number of runs of each level."
+)
+
+
+@bench.command()
+@targets(required=True)
+@as_json
+@click.pass_obj
+def smoke(
+    app: App, target: tuple[str, ...], limit: tuple[str, ...], exclude: tuple[str, ...],
+    as_json: bool,
+) -> None:  # fmt: skip
+    """One request at a time, briefly.
+
+    \b
+    ddops bench smoke lab
+    """
+    _deployed(app, "smoke", target, limit, exclude, None, None, as_json)
+
+
+@bench.command()
+@targets(required=True)
+@_levels
+@_repeats
+@as_json
+@click.pass_obj
+def concurrency(
+    app: App, target: tuple[str, ...], limit: tuple[str, ...], exclude: tuple[str, ...],
+    levels: str | None, repeats: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """What is deployed, at rising numbers of requests under way.
+
+    Levels above what the server runs at once are stored as void.
+
+    \b
+    ddops bench concurrency lab
+    ddops bench concurrency b300 --levels 1,8,64
+    """
+    _deployed(app, "concurrency", target, limit, exclude, levels_option(levels), repeats, as_json)
+
+
+@bench.command()
+@targets(required=True)
+@click.option("--dry-run", is_flag=True, help="Show the cells and starts; touch nothing.")
+@yes
+@as_json
+@click.pass_obj
+def sweep(
+    app: App, target: tuple[str, ...], limit: tuple[str, ...], exclude: tuple[str, ...],
+    dry_run: bool, yes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Compare configurations: each is deployed, proven, gated and measured.
+
+    What is measured, and how often, stands in suites/<service>/sweep.toml. A cell with enough valid
+    runs is left alone, so the same command goes on after a stop. At the end the service's own
+    profile is live again.
+
+    \b
+    ddops bench sweep lab --dry-run
+    ddops bench sweep lab
+    """
+    from ddops.bench.prompts import read_prompts
+    from ddops.deploy import Stop, on_interrupt
+    from ddops.errors import DdopsError
+    from ddops.inventory.suites import arms_of, find_suite
+    from ddops.sweep import Eta, Sweep
+
+    stop = Stop()
+    done: list[Measured] = []
+    with on_interrupt(stop, app.warn), app.ledger(readonly=dry_run) as book, view(app) as shown:
+        tools, works = _sweep_tools(app, stop, book), []
+        for one in bench_targets(app, target, limit, exclude):
+            suite = find_suite(app.lookup, one.service.name, "sweep", app.project.root)
+            prompts = read_prompts(app.lookup(suite.prompts), suite.prompts)
+            arms = arms_of(app.inventory, suite, one.service)
+            work = Sweep(one, suite, prompts, arms, tools)
+            works.append((work, work.plan()))
+        if dry_run:
+            for work, plan in works:
+                _show_plan(work, plan, as_json)
+            return
+        _ask(works, yes)
+        try:
+            for work, plan in works:
+                eta = Eta(sum(len(s.levels) for s in plan) * work.suite.repeats)
+                shown.total(eta.total)
+                for measured in work.run(plan):
+                    done.append(measured)
+                    shown.ended(measured, eta.done + 1, eta.total, eta.step())
+                if plan and not stop.asked:
+                    work.back()
+        except DdopsError:
+            shown.close()
+            show(done, as_json)  # what is stored is told, however it ends
+            raise
+    show(done, as_json)
+    end(done, stop.asked)
+
+
+def _ask(works: Sequence[tuple[Sweep, Sequence[Start]]], yes: bool) -> None:
+    """A sweep changes the service under its users; a lab has none."""
+    real = [(w, p) for w, p in works if p and w.target.host.origin.kind != "lab"]
+    if real:
+        words = [
+            f"{len(p)} starts of {w.target.service.name} on {w.target.host.name}" for w, p in real
+        ]
+        confirm(f"{', '.join(words)}, each a deploy?", yes)
+
+
+def _sweep_tools(app: App, stop: Stop, book: Ledger) -> Tools:
+    from ddops.clock import SystemClock
+    from ddops.deploy import Settings
+    from ddops.deploy import Tools as DeployTools
+    from ddops.sweep import Tools
+
+    s, clock = app.settings, SystemClock()
+    deploy = DeployTools(
+        lookup=app.lookup,
+        ledger=app.ledger,
+        resolve=app.resolve,
+        settings=Settings(s.load_budget_s, s.ready_quiet_s, s.keep_releases, s.gate_timeout_s),
+        clock=clock,
+        stop=stop,
+        report=app.report,
+        redactor=app.redactor,
+    )
+    return Tools(deploy, book, clock, stop, app.report)
+
+
+def _show_plan(work: Sweep, plan: Sequence[Start], as_json: bool) -> None:
+    from ddops.cli.output import emit_json, emit_table
+    from ddops.model import short
+
+    cells = work.cells()
+    if as_json:
+        emit_json(
+            "bench-plan",
+            {
+                "cells": [{"arm": a, "level": n, "key": c.key} for (a, n), c in cells.items()],
+                "starts": [
+                    {"arm": s.arm, "round": s.round, "levels": list(s.levels)} for s in plan
+                ],
+            },
+        )
+        return
+    rows = [
+        (str(i), s.arm, str(s.round), ", ".join(map(str, s.levels)),
+         ", ".join(short(cells[s.arm, n].key) for n in s.levels))
+        for i, s in enumerate(plan, 1)
+    ]  # fmt: skip
+    emit_table(("START", "ARM", "ROUND", "LEVELS", "CELLS"), rows)
+
+
+def _deployed(
+    app: App, kind: Kind, target: tuple[str, ...], limit: tuple[str, ...],
+    exclude: tuple[str, ...], levels: tuple[int, ...] | None, repeats: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    from ddops import lock
+    from ddops.bench.plan import Point
+    from ddops.bench.prompts import read_prompts
+    from ddops.bench.runner import Bench
+    from ddops.clock import SystemClock
+    from ddops.deploy import Stop, on_interrupt
+    from ddops.inventory.suites import find_suite
+    from ddops.sweep import Eta
+
+    stop, done = Stop(), []
+    with on_interrupt(stop, app.warn), app.ledger() as book, view(app) as shown:
+        for one in bench_targets(app, target, limit, exclude):
+            suite = find_suite(app.lookup, one.service.name, kind, app.project.root)
+            prompts = read_prompts(app.lookup(suite.prompts), suite.prompts)
+            work = Bench(
+                as_deployed(app, one), suite, prompts, book, app.report, lambda: stop.asked
+            )
+            wanted = [Point(level) for level in levels or suite.levels]
+            wanted += [] if levels else [Point(rate=rate) for rate in suite.rates]
+            rounds = range(1, (repeats or suite.repeats) + 1)
+            eta = Eta(len(wanted) * len(rounds))
+            shown.total(eta.total)
+            owner = lock.owner(f"bench-{kind}", f"bench {kind} {one.service.name}", SystemClock())
+            with lock.holding(one.transport, one.layout, owner, wait_s=0.0):
+                for measured in work.measure(wanted, list(rounds), lambda _: True):
+                    done.append(measured)
+                    shown.ended(measured, eta.done + 1, eta.total, eta.step())
+    show(done, as_json)
+    end(done, stop.asked)
+
+
+def bench_targets(
+    app: App, target: tuple[str, ...], limit: tuple[str, ...], exclude: tuple[str, ...]
+) -> list[Target]:
+    """Every host of the target with its one service, and the service's own profile."""
+    from ddops.bench.target import Target
+    from ddops.deploy import port_of
+    from ddops.inventory import one_service_per_host
+
+    pairs = one_service_per_host(app.select(target, limit, exclude))
+    return [
+        Target(app.transport(h), h, s, app.inventory.profile_of(s), port_of(h, s), app.lookup)
+        for h, s in pairs
+    ]
+
+
+def as_deployed(app: App, target: Target) -> Target:
+    """The target with the profile whose release runs there.
+
+    Raises RefusedError when no profile of today makes that release: nobody could say then what
+    the numbers belong to.
+    """
+    from dataclasses import replace
+
+    from ddops.deploy import prepare
+    from ddops.errors import RefusedError, UsageError
+    from ddops.model import State, short
+
+    seen = target.observe()
+    if seen.engine is not State.UP or seen.launch is None:
+        return target  # `prove` says what to do then
+    own = target.service.profile
+    for name in sorted(app.inventory.profiles, key=lambda n: (n != own, n)):
+        try:
+            profile = app.inventory.profile_of(target.service, name)
+        except UsageError:
+            continue  # does not fit this service
+        made = prepare(target.host, target.service, profile, app.lookup)
+        if made.digest == seen.launch.release:
+            return replace(target, profile=profile)
+    raise RefusedError(
+        f"{target.host.name}: no profile here makes the release {short(seen.launch.release)}",
+        why="a profile, a model or a lock was changed since it was deployed",
+        next=f"ddops deploy {target.host.name}",
+    )
+
+
+def _one(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def show(done: Sequence[Measured], as_json: bool) -> None:
+    """All runs. A run that does not count shows no number: its reason stands there instead."""
+    from ddops.cli.output import emit_json, emit_table
+
+    if as_json:
+        emit_json("bench", [_json(m) for m in done])
+        return
+    rows = []
+    for m in done:
+        n = m.numbers if not m.reason else None
+        rows.append((
+            m.run[:12], m.label, str(m.repeat), m.status.value,
+            _one(n.output_tps if n else None),
+            _one(n.spread["ttft_p50_ms"] if n else None),
+            _one(n.spread["tpot_p50_ms"] if n else None),
+            f"{n.commit.length:.2f}" if n and n.commit else "-",
+            m.reason,
+        ))  # fmt: skip
+    if rows:
+        emit_table(
+            ("RUN", "CELL", "N", "STATUS", "TOK/S", "TTFT MS", "TPOT MS", "COMMIT", "WHY"), rows
+        )
+
+
+def _json(m: Measured) -> dict[str, object]:
+    n = m.numbers if not m.reason else None
+    return {
+        "run": m.run, "cell": m.cell.key, "label": m.label, "concurrency": m.concurrency,
+        "repeat": m.repeat, "status": m.status.value, "reason": m.reason,
+        "warnings": list(m.warnings),
+        "output_tps": n.output_tps if n else None,
+        "request_tps": n.request_tps if n else None,
+        "commit_length": n.commit.length if n and n.commit else None,
+        **(dict(n.spread) if n else {}),
+    }  # fmt: skip
+
+
+def end(done: Sequence[Measured], stopped: bool) -> None:
+    """The exit code: interrupted, nothing that counts, some of it, or all."""
+    from ddops.errors import DdopsError, Interrupted, PartialError
+
+    good = sum(m.reason == "" for m in done)
+    if stopped:
+        raise Interrupted(
+            f"stopped; {len(done)} runs are stored, {good} of them valid",
+            next="run the same command again: a sweep goes on where it ended",
+        )
+    if good == len(done):
+        return
+    why = "; ".join(dict.fromkeys(m.reason for m in done if m.reason))[:600]
+    cls = PartialError if good else DdopsError
+    raise cls(
+        f"{len(done) - good} of {len(done)} runs do not count",
+        why=why,
+        next="mend what the reason names, then run the same command again",
+    )
+
+
+for _command in (coding, compare, regression):
+    bench.add_command(_command)
