@@ -8,7 +8,15 @@ from torch import Tensor
 from sglang_ddtree import tree_torch
 from sglang_ddtree.tree_types import TreeBatch, Walk
 
-__all__ = ["TreeBatch", "Walk", "build_tree", "child_with", "greedy_walk"]
+__all__ = [
+    "TreeBatch",
+    "Walk",
+    "build_tree",
+    "child_with",
+    "greedy_walk",
+    "tail_rows",
+    "write_mask_tail",
+]
 
 
 def build_tree(
@@ -19,16 +27,47 @@ def build_tree(
     *,
     budget: int,
     width: int,
+    mask_tail: Tensor | None = None,
 ) -> TreeBatch:
     """Best-first trees of at most `budget` drafted nodes in rows of `width` nodes.
 
     root_tokens [bs]; topk_ids and topk_logprobs [bs, D, K], the candidates for each of the D
     positions after the root; prefix_lens [bs], tokens before the root. Candidates of one position
     that repeat a token are dropped but for the most probable one: siblings must be distinct, or the
-    sampler is no longer exact. No value is read back to the host.
+    sampler is no longer exact. `mask_tail`, a flat bool or uint8 tensor in the layout of
+    `tail_rows`, receives the masks too. No value is read back to the host.
     """
     _check_shapes(root_tokens, topk_ids, topk_logprobs, prefix_lens, budget, width)
-    return tree_torch.search(root_tokens, topk_ids, topk_logprobs, prefix_lens, budget, width)
+    given = (root_tokens, topk_ids, topk_logprobs, prefix_lens, budget, width)
+    if topk_ids.is_cuda:
+        from sglang_ddtree import tree_kernels  # Triton is there on CUDA only
+
+        return tree_kernels.search(*given, tail=mask_tail)
+    tree = tree_torch.search(*given)
+    if mask_tail is not None:
+        write_mask_tail(tree, prefix_lens, mask_tail)
+    return tree
+
+
+def tail_rows(prefix_lens: Tensor, width: int) -> Tensor:
+    """Where row i of each request's tree starts [bs, Q] in a flat attention mask.
+
+    The mask holds, request after request, Q rows of prefix + Q cells. Q is the width of the tree
+    that is verified, never the drafter's block: a request that starts at the wrong cell reads a
+    neighbour's mask, and its text stays plausible.
+    """
+    prefix = prefix_lens.to(torch.int64)
+    cells = width * (prefix + width)
+    start = cells.cumsum(0) - cells + prefix
+    row = torch.arange(width, device=prefix.device)
+    return start.unsqueeze(1) + row * (prefix + width).unsqueeze(1)
+
+
+def write_mask_tail(tree: TreeBatch, prefix_lens: Tensor, flat: Tensor) -> None:
+    """Write the trees' masks into a flat attention mask; its prefix cells stay as they are."""
+    col = torch.arange(tree.width, device=flat.device)
+    cells = tail_rows(prefix_lens, tree.width).unsqueeze(2) + col
+    flat[cells.reshape(-1)] = tree.mask.reshape(-1).to(flat.dtype)
 
 
 def _check_shapes(
