@@ -71,27 +71,29 @@ def _ones(node):
 
 
 @triton.jit
-def _first(hits, index, Q: tl.constexpr):
+def _first(hits, index, Q):
     """Smallest index [QP] that a row of `hits` [QP, QP] holds, or -1."""
     found = tl.min(tl.where(hits, index, Q), axis=1)
     return tl.where(found < Q, found, -1)
 
 
 @triton.jit
-def _tail_start(prefix_lens, req, Q: tl.constexpr, BATCH_P: tl.constexpr):
+def _tail_start(prefix_lens, req, Q):
     """Where the mask of request `req` starts: each one before it took Q * (prefix + Q) cells."""
-    other = tl.arange(0, BATCH_P)
-    before = tl.load(prefix_lens + other, mask=other < req, other=0).to(tl.int64)
-    return Q * (tl.sum(before, axis=0) + req.to(tl.int64) * Q)
+    other = tl.arange(0, 64)
+    before = tl.zeros([64], dtype=tl.int64)
+    for start in range(0, req, 64):
+        seen = start + other < req
+        before += tl.load(prefix_lens + start + other, mask=seen, other=0).to(tl.int64)
+    return (tl.sum(before, axis=0) + req.to(tl.int64) * Q) * Q
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["D", "K", "Q", "budget"])
 def _build(
     roots, ids, logprobs, prefix_lens, sorted_cost, sorted_id,
     tokens, parents, depths, positions, next_token, next_sibling, mask, active, tail,
-    D, K, budget, worst,
-    Q: tl.constexpr, QP: tl.constexpr, DP: tl.constexpr, KP: tl.constexpr,
-    BATCH_P: tl.constexpr, TAIL: tl.constexpr,
+    D, K, Q, budget, worst,
+    QP: tl.constexpr, DP: tl.constexpr, KP: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     req = tl.program_id(0)
     start = req.to(tl.int64) * D * K
@@ -164,7 +166,7 @@ def _build(
     cells = real[:, None] & (col < Q)
     tl.store(mask + at[:, None] * Q + col, cell, mask=cells)
     if TAIL:
-        row = _tail_start(prefix_lens, req, Q, BATCH_P) + lane.to(tl.int64) * (prefix + Q) + prefix
+        row = _tail_start(prefix_lens, req, Q) + lane.to(tl.int64) * (prefix + Q) + prefix
         tl.store(tail + row[:, None] + col, cell, mask=cells)
 
 
@@ -201,13 +203,12 @@ def search(
             mask if tail is None else tail,
             depth_max,
             k,
+            width,
             budget,
             WORST,
-            Q=width,
             QP=triton.next_power_of_2(width),
             DP=triton.next_power_of_2(depth_max),
             KP=triton.next_power_of_2(k),
-            BATCH_P=triton.next_power_of_2(bs),
             TAIL=tail is not None,
             num_warps=1,
         )
