@@ -208,6 +208,11 @@ def refusals(args: Any, *, uses_mla: bool) -> Iterator[str]:
     if not args.speculative_draft_model_path:
         yield "DDTREE needs a DFlash drafter: set --speculative-draft-model-path"
     yield from (refusal.message() for refusal in REFUSALS if refusal.found(args))
+    if str(args.device) == "cpu" and args.enable_deterministic_inference:
+        yield (
+            "DDTREE on a CPU does not run with seeded sampling: the engine hashes seeds in a GPU "
+            "kernel. Drop --enable-deterministic-inference"
+        )
     if reason := backend_refusal(
         verify_backend(args), device=str(args.device), uses_mla=uses_mla, page_size=args.page_size
     ):
