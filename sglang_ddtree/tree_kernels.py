@@ -71,13 +71,6 @@ def _ones(node):
 
 
 @triton.jit
-def _first(hits, index, Q):
-    """Smallest index [QP] that a row of `hits` [QP, QP] holds, or -1."""
-    found = tl.min(tl.where(hits, index, Q), axis=1)
-    return tl.where(found < Q, found, -1)
-
-
-@triton.jit
 def _tail_start(prefix_lens, req, Q):
     """Where the mask of request `req` starts: each one before it took Q * (prefix + Q) cells."""
     other = tl.arange(0, 64)
@@ -115,6 +108,8 @@ def _build(
     parent = tl.full([QP], -1, dtype=tl.int32)
     depth = tl.where(lane == 0, 0, 1)
     token = one * root
+    first_child = tl.full([QP], -1, dtype=tl.int32)
+    sibling = tl.full([QP], -1, dtype=tl.int32)
     seen_low = tl.where(lane < 64, one << (lane & 63), 0) | 1
     seen_high = tl.where(lane < 64, 0, one << (lane & 63))
     for node in range(1, budget + 1):
@@ -132,6 +127,10 @@ def _build(
             own_low, own_high = _ones(node)
 
             parent = tl.where(now, edge // K, parent)
+            # Ranks of one parent come in order, and an entry of rank > 0 waits in the lane of the
+            # sibling before it.
+            first_child = tl.where((lane == edge // K) & (rank == 0), node, first_child)
+            sibling = tl.where(won & (rank > 0), node, sibling)
             depth = tl.where(now, d, depth)
             token = tl.where(now, tl.load(id_of + (d - 1) * K + rank), token)
             seen_low = tl.where(now, up_low | own_low, seen_low)
@@ -153,21 +152,21 @@ def _build(
     tl.store(parents + at, parent.to(tl.int64), mask=real)
     tl.store(depths + at, depth.to(tl.int64), mask=real)
     tl.store(positions + at, prefix + depth, mask=real)
+    tl.store(next_token + at, first_child.to(tl.int64), mask=real)
+    tl.store(next_sibling + at, sibling.to(tl.int64), mask=real)
     tl.store(active + req, tl.sum((parent >= 0).to(tl.int64), axis=0) + 1)
 
-    col = lane[None, :]
-    below = parent[None, :]
-    tl.store(next_token + at, _first(below == lane[:, None], col, Q).to(tl.int64), mask=real)
-    same = (below == parent[:, None]) & (below >= 0) & (col > lane[:, None])
-    tl.store(next_sibling + at, _first(same, col, Q).to(tl.int64), mask=real)
-
-    word = tl.where(col < 64, seen_low[:, None], seen_high[:, None])
-    cell = ((word >> (col & 63)) & 1) != 0
-    cells = real[:, None] & (col < Q)
-    tl.store(mask + at[:, None] * Q + col, cell, mask=cells)
     if TAIL:
         row = _tail_start(prefix_lens, req, Q) + lane.to(tl.int64) * (prefix + Q) + prefix
-        tl.store(tail + row[:, None] + col, cell, mask=cells)
+    columns: tl.constexpr = 16 if QP <= 32 else 512 // QP  # few enough to stay in registers
+    for chunk in range(0, Q, columns):
+        col = chunk + tl.arange(0, columns)[None, :]
+        word = tl.where(col < 64, seen_low[:, None], seen_high[:, None])
+        cell = ((word >> (col & 63)) & 1) != 0
+        inside = real[:, None] & (col < Q)
+        tl.store(mask + at[:, None] * Q + col, cell, mask=inside)
+        if TAIL:
+            tl.store(tail + row[:, None] + col, cell, mask=inside)
 
 
 def search(

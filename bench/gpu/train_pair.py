@@ -62,12 +62,12 @@ class Plan:
     head_dim: int = 64
     rows: int = 128
     length: int = 512
-    target_s: float = 110
-    answers_s: float = 40
+    target_s: float = 90
+    answers_s: float = 30
     answer_rows: int = 4096
     answer: int = 128
     prompts: tuple[int, ...] = (32, 64, 96, 128)
-    draft_s: float = 140
+    draft_s: float = 120
     draft_layers: int = 3
     draft_rows: int = 128
     draft_blocks: int = 12

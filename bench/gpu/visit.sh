@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# One visit to a GPU machine, from the repository root; results land in $OUT (default: ./.gpu/out).
+#   bench/gpu/visit.sh kernels     tree kernel and sampler against the oracles, timings, no sync
+#   bench/gpu/visit.sh train       train the pair; put $OUT/pair.tar in .gpu/ for the visits below
+# Each part finishes in less than 10 minutes on one H200. README.md beside this file says what travels.
+set -eu
+cd "$(dirname "$0")/../.."
+export OUT=${OUT:-$PWD/.gpu/out}
+mkdir -p "$OUT"
+part=${1:-}
+case "$part" in
+  kernels)
+    . bench/gpu/engine.sh
+    PYTHONPATH=$ENGINE_PATH timeout 500 python3 bench/gpu/kernels.py --out "$OUT" 2>&1 | tee "$OUT/kernels.log"
+    ;;
+  train)
+    timeout 580 python3 bench/gpu/train_pair.py --out "$OUT" 2>&1 | tee "$OUT/train.log"
+    ;;
+  *)
+    sed -n '2,5p' "$0" >&2
+    exit 2
+    ;;
+esac
