@@ -3,8 +3,8 @@
 # What the archive holds and how it is built: README.md beside this file.
 ENGINE_DIR=${ENGINE_DIR:-/opt/engine}
 if [ ! -e "$ENGINE_DIR/.unpacked" ]; then
-  [ -f .gpu/engine.tar.xz ] || { echo "no .gpu/engine.tar.xz here. next: bench/gpu/README.md, 'What travels'" >&2; exit 4; }
-  mkdir -p "$ENGINE_DIR" && tar xJf .gpu/engine.tar.xz -C "$ENGINE_DIR" && touch "$ENGINE_DIR/.unpacked"
+  [ -f "$GPU_DIR/engine.tar.xz" ] || { echo "no $GPU_DIR/engine.tar.xz. next: bench/gpu/README.md, 'What travels'" >&2; exit 4; }
+  mkdir -p "$ENGINE_DIR" && tar xJf "$GPU_DIR/engine.tar.xz" -C "$ENGINE_DIR" && touch "$ENGINE_DIR/.unpacked"
 fi
 export STUB_ROOTS=flashinfer,soundfile,cutlass HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1
 export SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK=1 SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python

@@ -73,8 +73,8 @@ class Plan:
     draft_blocks: int = 12
     block: int = 8
     captured: tuple[int, ...] = (1, 3, 5, 7, 8)
-    lr: float = 3e-3
-    draft_lr: float = 2e-3
+    lr: float = 2e-3
+    draft_lr: float = 1.5e-3
     check_rows: int = 256
 
     def tiny(self) -> Plan:

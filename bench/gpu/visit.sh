@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# One visit to a GPU machine, from the repository root; results land in $OUT (default: ./.gpu/out).
+# One visit to a GPU machine. What it needs lies in $GPU_DIR (default: .gpu of the folder it is called
+# from), results land in $OUT (default: $GPU_DIR/out).
 #   bench/gpu/visit.sh kernels     tree kernel and sampler against the oracles, timings, no sync
 #   bench/gpu/visit.sh train       train the pair; put $OUT/pair.tar in .gpu/ for the visits below
 # Each part finishes in less than 10 minutes on one H200. README.md beside this file says what travels.
 set -eu
+export GPU_DIR=${GPU_DIR:-$PWD/.gpu}
+export OUT=${OUT:-$GPU_DIR/out}
 cd "$(dirname "$0")/../.."
-export OUT=${OUT:-$PWD/.gpu/out}
 mkdir -p "$OUT"
 part=${1:-}
 case "$part" in
@@ -17,7 +19,7 @@ case "$part" in
     timeout 580 python3 bench/gpu/train_pair.py --out "$OUT" 2>&1 | tee "$OUT/train.log"
     ;;
   *)
-    sed -n '2,5p' "$0" >&2
+    sed -n '2,7p' "$0" >&2
     exit 2
     ;;
 esac
