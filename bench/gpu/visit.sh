@@ -4,10 +4,11 @@
 #   bench/gpu/visit.sh kernels     tree kernel and sampler against the oracles, timings, no sync
 #   bench/gpu/visit.sh train       train the pair; put $OUT/pair.tar in .gpu/ for the visits below
 # Each part finishes in less than 10 minutes on one H200. README.md beside this file says what travels.
-set -eu
+set -euo pipefail
+self=$(realpath "$0")
 export GPU_DIR=${GPU_DIR:-$PWD/.gpu}
 export OUT=${OUT:-$GPU_DIR/out}
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$self")/../.."
 mkdir -p "$OUT"
 part=${1:-}
 case "$part" in
@@ -19,7 +20,7 @@ case "$part" in
     timeout 580 python3 bench/gpu/train_pair.py --out "$OUT" 2>&1 | tee "$OUT/train.log"
     ;;
   *)
-    sed -n '2,7p' "$0" >&2
+    sed -n '2,7p' "$self" >&2
     exit 2
     ;;
 esac
