@@ -14,7 +14,7 @@ part=${1:-}
 case "$part" in
   kernels)
     . bench/gpu/engine.sh
-    PYTHONPATH=$ENGINE_PATH timeout 500 python3 bench/gpu/kernels.py --out "$OUT" 2>&1 | tee "$OUT/kernels.log"
+    PYTHONPATH=$ENGINE_PATH timeout 500 python3 bench/gpu/check_kernels.py --out "$OUT" 2>&1 | tee "$OUT/kernels.log"
     ;;
   train)
     timeout 580 python3 bench/gpu/train_pair.py --out "$OUT" 2>&1 | tee "$OUT/train.log"

@@ -1,6 +1,6 @@
 """The law a sampler must keep, on a target small enough to write its whole distribution down.
 
-Imported by the unit tests and by bench/gpu/kernels.py, so it needs torch and nothing else.
+Imported by the unit tests and by bench/gpu/check_kernels.py, so it needs torch and nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tree kernel and the sampler on a GPU: equal to the oracles, fast enough, no host sync.
 
-    python bench/gpu/kernels.py --out OUT            # about 3 minutes on one H200
-    python bench/gpu/kernels.py --out OUT --tiny     # on a CPU, with TRITON_INTERPRET=1
+    python bench/gpu/check_kernels.py --out OUT            # about 3 minutes on one H200
+    python bench/gpu/check_kernels.py --out OUT --tiny     # on a CPU, with TRITON_INTERPRET=1
 
 With SGLang on the path (see engine.sh) its own kernels judge too: links and positions rebuilt from
 our masks, the greedy walk, and the tree sampler. Writes OUT/kernels.json and prints a summary.
