@@ -6,6 +6,7 @@ scheduler can run ahead.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -36,6 +37,8 @@ from sglang_ddtree.topk_head import CandidateSampler, candidates, drafted_rows
 from sglang_ddtree.tree import build_tree
 from sglang_ddtree.tree_types import TreeBatch
 from sglang_ddtree.verify import BRANCHING, tree_mask, verify_input
+
+logger = logging.getLogger(__name__)
 
 
 class DDTreeWorkerV2(DFlashWorkerV2):
@@ -79,6 +82,11 @@ class DDTreeWorkerV2(DFlashWorkerV2):
     def init_attention_backends(self) -> None:
         with self._drafter_scope():
             super().init_attention_backends()
+        runner = self.target_worker.model_runner
+        if (runner.sliding_window_size or 0) > 0:
+            logger.warning("DDTREE: a window counts a tree's rows by index, not by depth")
+        if self._need_mamba_verify_commit:
+            logger.warning("DDTREE: trees over linear attention layers were never measured here")
 
     def init_cuda_graphs(self) -> None:
         with self._drafter_scope():
