@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -249,32 +250,56 @@ def against_sglang(device: str) -> dict[str, Any]:
     return out
 
 
+def parts(tiny: bool) -> dict[str, Callable[[], Any]]:
+    """What is checked, in the order in which it runs."""
+    gpu = torch.cuda.is_available()
+    device = "cuda" if gpu else "cpu"
+    budgets, batches = (range(1, 6), (1, 3)) if tiny else (range(1, 49), (1, 3, 64))
+    found: dict[str, Callable[[], Any]] = {}
+    if gpu:
+        found |= {"us": lambda: timings(device), "sync": lambda: no_sync(device)}
+    found["equal"] = lambda: check_equal(device, budgets, batches)
+    found["law"] = lambda: laws(target_only_walk, device, 4_000 if tiny else 40_000)
+    if gpu:
+        found["sglang"] = lambda: against_sglang(device)
+    return found
+
+
+def in_a_process(name: str, args: argparse.Namespace) -> Any:
+    """One part in a process of its own: a device assert makes a whole CUDA context useless."""
+    file = args.out / f"kernels.{name}.json"
+    words = [sys.executable, __file__, "--out", str(args.out), "--part", name]
+    done = subprocess.run(
+        words + ["--tiny"] * args.tiny, capture_output=True, text=True, timeout=240, check=False
+    )
+    if done.returncode:
+        return {"error": f"exit {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"}
+    result = json.loads(file.read_text())
+    file.unlink()
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--part", help="run this part here, not each in a process of its own")
     args = parser.parse_args()
-    gpu = torch.cuda.is_available()
-    device = "cuda" if gpu else "cpu"
     args.out.mkdir(parents=True, exist_ok=True)
+    known = parts(args.tiny)
+    if args.part:
+        found = known[args.part]()
+        (args.out / f"kernels.{args.part}.json").write_text(json.dumps(found))
+        return
     report: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if gpu else "cpu, interpreted",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu, interpreted",
         "torch": torch.__version__,
         "triton": tree_kernels.triton.__version__,
     }
-    parts: dict[str, Callable[[], Any]] = {
-        "equal": lambda: check_equal(
-            device, range(1, 6) if args.tiny else range(1, 49), (1, 3) if args.tiny else (1, 3, 64)
-        ),
-        "law": lambda: laws(target_only_walk, device, 4_000 if args.tiny else 40_000),
-    }
-    if gpu:
-        parts |= {"us": lambda: timings(device), "sync": lambda: no_sync(device)}
-        parts["sglang"] = lambda: against_sglang(device)
-    for name, part in parts.items():
+    for name in known:
         began = time.monotonic()
         try:
-            report[name] = part()
+            report[name] = in_a_process(name, args)
         except Exception as error:  # one part must not cost the visit the others
             report[name] = {"error": f"{type(error).__name__}: {error}"[:2000]}
         (args.out / "kernels.json").write_text(json.dumps(report, indent=1) + "\n")

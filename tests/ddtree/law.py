@@ -89,7 +89,8 @@ def draws(
     final = torch.rand(count, generator=random, device=device)
     walk = sampler(tree, probabilities(law, tree).contiguous(), coins, final)
     said = tree.tokens.gather(1, walk.accept_index.clamp(min=0))[:, 1:]
-    said = torch.nn.functional.pad(said, (0, max(0, JOINT + 1 - said.shape[1])))
+    # One column more than the deepest path: the token after it needs a place too.
+    said = torch.nn.functional.pad(said, (0, max(1, JOINT - said.shape[1])))
     said.scatter_(1, walk.accept_len.unsqueeze(1), walk.bonus.unsqueeze(1))
     steps = law.steps.to(device)
     cell = torch.zeros_like(walk.bonus)
