@@ -59,6 +59,16 @@ class DDTreeAlgo(CustomSpecAlgo):
             return int(get_spec().speculative_dflash_block_size)
         return num_draft_tokens
 
+    def make_capture_verify_input(
+        self, *, custom_mask: Any, num_tokens_per_req: int, is_draft_worker: bool
+    ) -> Any:
+        """What verify graphs are captured with. A patched engine asks; the hooks ask in others."""
+        if is_draft_worker:
+            return None
+        from sglang_ddtree.verify import capture_input
+
+        return capture_input(custom_mask, width=num_tokens_per_req)
+
     def create_future_map(self, *args: Any, **kwargs: Any) -> Any:
         return SpeculativeAlgorithm.create_future_map(self, *args, **kwargs)
 

@@ -7,6 +7,7 @@ SGLang's plugins cannot add options: existing ones carry the numbers and the env
 - `--speculative-eagle-topk` (or `DDTREE_TOPK`) is the most children a node may have.
 - `--speculative-dflash-block-size` is the drafter's block; its own configuration is the default.
 - `DDTREE_BUDGET` is the number of drafted nodes; default Q - 1. A smaller one leaves rows unused.
+  An engine with our patches has `--speculative-ddtree-budget` too.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def tree_config(
             "Set --speculative-dflash-block-size to the block the drafter was trained with"
         )
     width = _option(args.speculative_num_draft_tokens, "--speculative-num-draft-tokens")
-    budget = _variable(environ, "DDTREE_BUDGET")
+    budget = _agreed(
+        _option(getattr(args, "speculative_ddtree_budget", None), "--speculative-ddtree-budget"),
+        "--speculative-ddtree-budget", environ, "DDTREE_BUDGET",
+    )  # fmt: skip
     if budget is None:
         if width is None:
             raise DDTreeConfigError(
@@ -73,17 +77,20 @@ def tree_config(
 
 def _topk(args: Any, environ: Mapping[str, str]) -> int:
     flag = _option(args.speculative_eagle_topk, "--speculative-eagle-topk")
-    variable = _variable(environ, "DDTREE_TOPK")
-    if flag is not None and variable is not None and flag != variable:
-        raise DDTreeConfigError(
-            f"DDTREE: --speculative-eagle-topk is {flag} but DDTREE_TOPK is {variable}. Drop one"
-        )
-    topk = variable if flag is None else flag
+    topk = _agreed(flag, "--speculative-eagle-topk", environ, "DDTREE_TOPK")
     if topk is None:
         raise DDTreeConfigError(
             "DDTREE: no topk. Set --speculative-eagle-topk to the most children a node may have"
         )
     return topk
+
+
+def _agreed(flag: int | None, option: str, environ: Mapping[str, str], name: str) -> int | None:
+    """The option's value or the variable's; both must say the same where both are there."""
+    variable = _variable(environ, name)
+    if flag is not None and variable is not None and flag != variable:
+        raise DDTreeConfigError(f"DDTREE: {option} is {flag} but {name} is {variable}. Drop one")
+    return variable if flag is None else flag
 
 
 def _checked(budget: int, topk: int, block: int, width: int | None) -> TreeConfig:

@@ -34,9 +34,11 @@ def dummy_verify_input(
     """The warm-up pass takes the kernels that serving takes: the target's with a mask."""
     if not is_ddtree(spec_algorithm) or is_draft_worker:
         return original(spec_algorithm, custom_mask, num_tokens_per_req, is_draft_worker)
-    from sglang_ddtree.verify import capture_input
-
-    return capture_input(custom_mask, width=num_tokens_per_req)
+    return spec_algorithm.make_capture_verify_input(
+        custom_mask=custom_mask,
+        num_tokens_per_req=num_tokens_per_req,
+        is_draft_worker=is_draft_worker,
+    )
 
 
 def validate_request(

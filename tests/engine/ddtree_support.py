@@ -12,9 +12,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from ddops.config import find_project
 from ddops.engines import launch_spec
@@ -72,10 +74,10 @@ def serving(
     """A server of service `tiny` by a shipped profile, ended with its children at the end."""
     inventory = load(find_project(folder))
     base = inventory.profiles[profile]
-    spec = base.spec if budget is None else replace(base.spec, budget=budget)
+    spec = base.spec if budget is None else structs.replace(base.spec, budget=budget)
     # An idle scheduler polls without a pause, and would take a core from the next server.
     room = {"max-total-tokens": 32768, "max-running-requests": 8, "sleep-on-idle": True}
-    shaped = replace(base, spec=spec, launch={**base.launch, **room, **dict(launch or {})})
+    shaped = structs.replace(base, spec=spec, launch={**base.launch, **room, **dict(launch or {})})
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

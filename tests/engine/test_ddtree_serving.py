@@ -69,7 +69,7 @@ def chain(engine_python: Path, tmp_path_factory: pytest.TempPathFactory, referen
 
 def commit_of(answers: list[Answer]) -> float:
     """Tokens a verify step: the first token of each answer comes from the prefill."""
-    steps = sum(a["meta_info"]["spec_verify_ct"] for a in answers)
+    steps = sum(int(a["meta_info"]["spec_verify_ct"]) for a in answers)
     return sum(len(a["output_ids"]) - 1 for a in answers) / steps
 
 
@@ -89,8 +89,13 @@ SERVERS = {
 
 @pytest.fixture(scope="module", params=SERVERS, ids=lambda b: f"budget{b}")
 def tree(
-    request: pytest.FixtureRequest, engine_python: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    engine_python: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    reference: dict[str, Any],
+    chain: float,
 ) -> Iterator[tuple[int, Server]]:
+    """One server at a time: those of the reference and of the chain have ended."""
     folder = tmp_path_factory.mktemp(f"budget{request.param}")
     with serving(
         engine_python, folder, "tiny-ddtree", budget=request.param, launch=SERVERS[request.param]

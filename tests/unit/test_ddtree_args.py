@@ -38,6 +38,8 @@ def spec(**given: Any) -> SimpleNamespace:
         ({"speculative_eagle_topk": None}, {"DDTREE_BUDGET": "8", "DDTREE_TOPK": "2"},
          (8, 2, 8, 9)),
         ({}, {"DDTREE_BUDGET": "127"}, (127, 4, 8, 128)),
+        ({"speculative_ddtree_budget": 9}, {}, (9, 4, 8, 10)),
+        ({"speculative_ddtree_budget": 9}, {"DDTREE_BUDGET": "9"}, (9, 4, 8, 10)),
     ],
 )  # fmt: skip
 def test_the_numbers(given: dict[str, Any], environ: dict[str, str], wanted: Any) -> None:
@@ -66,6 +68,7 @@ def test_the_drafters_own_block_is_the_default_and_is_asked_for_only_then() -> N
         ({"speculative_eagle_topk": None}, {"DDTREE_BUDGET": "8"}, "no topk"),
         ({}, {"DDTREE_BUDGET": "8", "DDTREE_TOPK": "2"}, "is 4 but DDTREE_TOPK is 2"),
         ({}, {"DDTREE_BUDGET": "0"}, "DDTREE_BUDGET is '0'"),
+        ({"speculative_ddtree_budget": 9}, {"DDTREE_BUDGET": "8"}, "is 9 but DDTREE_BUDGET is 8"),
         ({}, {"DDTREE_BUDGET": "eight"}, "DDTREE_BUDGET is 'eight'"),
         ({}, {"DDTREE_BUDGET": "-8"}, "whole number above 0"),
         ({}, {"DDTREE_BUDGET": "٨"}, "whole number above 0"),
