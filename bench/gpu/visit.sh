@@ -2,7 +2,9 @@
 # One visit to a GPU machine. What it needs lies in $GPU_DIR (default: .gpu of the folder it is called
 # from), results land in $OUT (default: $GPU_DIR/out).
 #   bench/gpu/visit.sh kernels     tree kernel and sampler against the oracles, timings, no sync
-#   bench/gpu/visit.sh train       train the pair; put $OUT/pair.tar in .gpu/ for the visits below
+#   bench/gpu/visit.sh train       train the pair; put its pair.tar and prompts.json in .gpu/ for the rest
+#   bench/gpu/visit.sh first       DDTREE on the engine: proofs with graphs, step times, throughput, kernels
+#   bench/gpu/visit.sh second      the bugs put back, pages, overlap off, float32, other budgets (5 minutes)
 # Each part finishes in less than 10 minutes on one H200. README.md beside this file says what travels.
 set -euo pipefail
 self=$(realpath "$0")
@@ -19,8 +21,15 @@ case "$part" in
   train)
     timeout 580 python3 bench/gpu/train_pair.py --out "$OUT" 2>&1 | tee "$OUT/train.log"
     ;;
+  first | second)
+    . bench/gpu/engine.sh
+    export PYTHONPATH=$ENGINE_PATH:$PLUGINS
+    [ "$part" = first ] && limit=${LIMIT:-535} || limit=${LIMIT:-265}
+    timeout -k 10 $((limit + 20)) python3 bench/gpu/serve_visit.py "$part" --gpu-dir "$GPU_DIR" --out "$OUT" \
+      --limit "$limit" 2>&1 | tee "$OUT/serve.log"
+    ;;
   *)
-    sed -n '2,7p' "$self" >&2
+    sed -n '2,9p' "$self" >&2
     exit 2
     ;;
 esac
