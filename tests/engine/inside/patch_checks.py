@@ -67,7 +67,9 @@ def p2() -> None:
 
     runner: Any = object.__new__(DecodeCudaGraphRunner)
     runner.model_runner = SimpleNamespace(
-        spec_algorithm=family(), is_draft_worker=False, attn_backend=object()
+        spec_algorithm=family(),
+        is_draft_worker=False,
+        attn_backend=type("TritonAttnBackend", (), {})(),
     )
     runner.buffers, runner.captured_req_width = SimpleNamespace(custom_mask=MASK), 13
     runner._capture_ragged_verify_layout = lambda _: None
