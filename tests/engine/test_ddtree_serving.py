@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.engine.ddtree_support import Answer, Compared, Server, compare, serving
+from tests.engine.patched import package_of, patched_tree
 
 pytestmark = pytest.mark.engine
 
@@ -79,7 +80,8 @@ def constrained(server: Server, text: str) -> Answer:
     return answer
 
 
-#: Budget, and the options of its server: budget 15 pages its cache and cuts its prefills.
+#: Budget, and the options of its server. Budget 15 pages its cache, cuts its prefills, and runs on
+#: the patched engine.
 SERVERS = {
     7: {},
     8: {},
@@ -97,9 +99,13 @@ def tree(
 ) -> Iterator[tuple[int, Server]]:
     """One server at a time: those of the reference and of the chain have ended."""
     folder = tmp_path_factory.mktemp(f"budget{request.param}")
+    env = {}
+    if request.param == 15:
+        env["PYTHONPATH"] = str(patched_tree(package_of(engine_python), folder / "patched"))
     with serving(
-        engine_python, folder, "tiny-ddtree", budget=request.param, launch=SERVERS[request.param]
-    ) as server:
+        engine_python, folder, "tiny-ddtree", budget=request.param, launch=SERVERS[request.param],
+        env=env,
+    ) as server:  # fmt: skip
         yield request.param, server
 
 

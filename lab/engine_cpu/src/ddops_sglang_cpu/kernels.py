@@ -1,4 +1,5 @@
-"""Pure-torch versions of the `sgl_kernel` CPU functions that plain, NGRAM and DFLASH serving call.
+"""Pure-torch versions of the `sgl_kernel` CPU functions that plain, NGRAM, DFLASH and DDTREE serving
+call.
 
 SGLang's compiled CPU kernels are not on PyPI. Every other name of `sgl_kernel` raises
 NotImplementedError when it is called. Shapes: bs requests, n tree nodes (draft tokens) per request,
