@@ -1,5 +1,4 @@
-"""Pure-torch versions of the `sgl_kernel` CPU functions that plain, NGRAM, DFLASH and DDTREE serving
-call.
+"""Pure-torch versions of the `sgl_kernel` CPU functions that the lab's profiles call.
 
 SGLang's compiled CPU kernels are not on PyPI. Every other name of `sgl_kernel` raises
 NotImplementedError when it is called. Shapes: bs requests, n tree nodes (draft tokens) per request,
