@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,67 +18,40 @@ from sglang_ddtree.tree_types import TreeBatch
 BRANCHING = 2
 
 
-def full_mask_index(prefix_lens: Tensor, width: int) -> Tensor:
-    """Where the tree's cells lie in FULL_MASK: [bs, width, width], on the device, no host read.
+def full_mask(batch: Any, backend: Any, width: int, *, fill_prefix: bool) -> Tensor | None:
+    """The flat FULL_MASK for this batch, which the tree builder writes its cells into.
 
-    FULL_MASK holds per request `width` rows of `prefix + width` cells, one request after another;
-    a row's last `width` cells are the tree's. The stride is the width of the tree, not the block:
-    with the block, the second row on would be read from another row's cells.
+    It is the backend's own buffer when it has one that fits. The prefix cells are set where
+    `fill_prefix` says that they are read; a new one has them set. None where the backend reads the
+    trees' cells alone (QLEN_ONLY).
     """
-    prefix = prefix_lens.to(torch.int64)
-    row = prefix + width
-    start = (width * row).cumsum(0) - width * row
-    node = torch.arange(width, device=prefix.device)
-    origin = (start + prefix).view(-1, 1, 1)
-    return origin + node.view(1, -1, 1) * row.view(-1, 1, 1) + node.view(1, 1, -1)
-
-
-def place_mask(
-    tree: TreeBatch,
-    prefix_lens: Tensor,
-    mode: Any,
-    out: Tensor | None,
-    *,
-    total_prefix: Callable[[], int],
-    fill_prefix: bool,
-) -> Tensor:
-    """The tree's mask in the layout `mode`, flat; written into `out` where that is given.
-
-    `total_prefix` bounds the sum of prefix lengths from above, and is asked only to allocate.
-    """
-    bs, width = tree.tokens.shape
+    bs, owned = len(batch.seq_lens), backend.verify_mask
+    mode = default_tree_mask_mode() if owned is None else owned.mode
     if mode == TreeMaskMode.QLEN_ONLY:
-        cells = tree.mask.reshape(-1)
-        if out is None:
-            return cells.clone()
-        out[: cells.numel()].copy_(cells)
-        return out
+        return None
     if mode != TreeMaskMode.FULL_MASK:
         raise NotImplementedError(f"DDTREE writes no mask of layout {mode}")
-    if out is None:
-        size = width * (total_prefix() + bs * width)
-        out = torch.ones(size, dtype=torch.bool, device=tree.mask.device)
-    elif fill_prefix:
-        out.fill_(1)
-    index = full_mask_index(prefix_lens, width)
-    out.index_put_((index.view(-1),), tree.mask.reshape(-1).to(out.dtype))
-    return out
+    if owned is not None and owned.fits(bs):
+        if fill_prefix:
+            owned.buffer.fill_(1)
+        flat: Tensor = owned.buffer
+        return flat
+    known = batch.seq_lens_sum
+    prefixes = bs * int(backend.max_context_len) if known is None else int(known)
+    size = width * (prefixes + bs * width)
+    return torch.ones(size, dtype=torch.bool, device=batch.seq_lens.device)
 
 
-def tree_mask(tree: TreeBatch, batch: Any, backend: Any, *, fill_prefix: bool) -> Tensor:
-    """The mask for this batch: in the backend's own buffer when it has one that fits."""
-    owned = backend.verify_mask
-    mode = default_tree_mask_mode() if owned is None else owned.mode
-    out = owned.buffer if owned is not None and owned.fits(tree.tokens.shape[0]) else None
-
-    def total_prefix() -> int:
-        if batch.seq_lens_sum is not None:
-            return int(batch.seq_lens_sum)
-        return int(tree.tokens.shape[0]) * int(backend.max_context_len)
-
-    return place_mask(
-        tree, batch.seq_lens, mode, out, total_prefix=total_prefix, fill_prefix=fill_prefix
-    )
+def mask_of(tree: TreeBatch, flat: Tensor | None, backend: Any) -> Tensor:
+    """What the verify input carries: the mask that was written, or the trees' cells alone."""
+    if flat is not None:
+        return flat
+    cells, owned = tree.mask.reshape(-1), backend.verify_mask
+    if owned is None or not owned.fits(tree.tokens.shape[0]):
+        return cells.clone()
+    buffer: Tensor = owned.buffer
+    buffer[: cells.numel()].copy_(cells)
+    return buffer
 
 
 def verify_input(tree: TreeBatch, mask: Tensor, plan: Any) -> EagleVerifyInput:

@@ -36,7 +36,7 @@ from sglang_ddtree.metrics import StepLog
 from sglang_ddtree.topk_head import CandidateSampler, candidates, drafted_rows
 from sglang_ddtree.tree import build_tree
 from sglang_ddtree.tree_types import TreeBatch
-from sglang_ddtree.verify import BRANCHING, tree_mask, verify_input
+from sglang_ddtree.verify import BRANCHING, full_mask, mask_of, verify_input
 
 logger = logging.getLogger(__name__)
 
@@ -137,13 +137,13 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         prefix_lens = batch.seq_lens
         plan, block_ids, positions = self._window(batch, draft_input)
         ids, logprobs = self._draft(batch, draft_input, plan, block_ids, positions)
+        backend = self.target_worker.model_runner.attn_backend
+        flat = full_mask(batch, backend, self.tree.width, fill_prefix=self._fill_prefix)
         tree = build_tree(
             block_ids[:, 0], ids, logprobs, prefix_lens,
-            budget=self.tree.budget, width=self.tree.width,
+            budget=self.tree.budget, width=self.tree.width, mask_tail=flat,
         )  # fmt: skip
-        backend = self.target_worker.model_runner.attn_backend
-        mask = tree_mask(tree, batch, backend, fill_prefix=self._fill_prefix)
-        batch.spec_info = verify_input(tree, mask, plan)
+        batch.spec_info = verify_input(tree, mask_of(tree, flat, backend), plan)
         result = run_eagle_verify(
             batch,
             target_worker=self.target_worker,

@@ -277,19 +277,20 @@ def test_sampled_tokens_follow_the_models_distribution(
 
 
 FAULT = '''
+import dataclasses
+
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 
 def causal(original, tree, *rest, **options):
     """The tree's mask is replaced by a chain's: siblings see each other."""
-    cells = original(tree, *rest, **options)
     chain = torch.ones_like(tree.mask).tril()
-    return cells.copy_(chain.reshape(-1)) if cells.numel() == chain.numel() else cells
+    return original(dataclasses.replace(tree, mask=chain), *rest, **options)
 
 
 def register():
-    HookRegistry.register("sglang_ddtree.verify.place_mask", causal, HookType.AROUND)
+    HookRegistry.register("sglang_ddtree.verify.mask_of", causal, HookType.AROUND)
 '''
 
 

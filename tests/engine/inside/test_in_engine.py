@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from sglang.srt.arg_groups.overrides import resolving_view
+from sglang.srt.layers.attention.verify_mask import VerifyMask
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import prepare_server_args
@@ -22,6 +23,7 @@ from sglang.srt.speculative.spec_utils import resolve_num_tokens_per_req
 from torch import Tensor
 
 from sglang_ddtree import algo, compat, cpu_sampling, graph_runner, metrics, plugin, verify
+from sglang_ddtree import tree as tree_module
 from sglang_ddtree.graph_runner import DDTreeDecodeCudaGraphRunner
 from sglang_ddtree.tree import build_tree
 from sglang_ddtree.tree_types import TreeBatch
@@ -34,11 +36,7 @@ WIDTH = BUDGET + 1
 
 @pytest.fixture
 def tree() -> TreeBatch:
-    generator = torch.Generator().manual_seed(7)
-    shape = (len(PREFIXES), BLOCK - 1, 64)
-    logprobs, ids = torch.randn(shape, generator=generator).log_softmax(-1).topk(TOPK)
-    roots = torch.tensor([1, 2, 3])
-    return build_tree(roots, ids, logprobs, torch.tensor(PREFIXES), budget=BUDGET, width=WIDTH)
+    return built(None)
 
 
 def resolved(*flags: str) -> Any:
@@ -230,53 +228,76 @@ def full_mask_by_loops(mask: Tensor, prefixes: tuple[int, ...]) -> list[bool]:
     return cells
 
 
-def placed(tree: TreeBatch, out: Tensor | None = None, fill: bool = True) -> Tensor:
-    return verify.place_mask(
-        tree, torch.tensor(PREFIXES), TreeMaskMode.FULL_MASK, out,
-        total_prefix=lambda: sum(PREFIXES), fill_prefix=fill,
+def backend_with(mask: Any) -> Any:
+    return SimpleNamespace(verify_mask=mask, max_context_len=16)
+
+
+def built(flat: Tensor | None) -> TreeBatch:
+    """The tree of the fixture, its cells written into `flat`."""
+    generator = torch.Generator().manual_seed(7)
+    shape = (len(PREFIXES), BLOCK - 1, 64)
+    logprobs, ids = torch.randn(shape, generator=generator).log_softmax(-1).topk(TOPK)
+    return build_tree(
+        torch.tensor([1, 2, 3]), ids, logprobs, torch.tensor(PREFIXES),
+        budget=BUDGET, width=WIDTH, mask_tail=flat,
     )  # fmt: skip
+
+
+def placed(owned: Any, *, fill: bool, total: int | None = sum(PREFIXES)) -> Tensor:
+    """The mask of a step, by the calls that the worker makes."""
+    batch = SimpleNamespace(seq_lens=torch.tensor(PREFIXES), seq_lens_sum=total)
+    backend = backend_with(owned)
+    flat = verify.full_mask(batch, backend, WIDTH, fill_prefix=fill)
+    return verify.mask_of(built(flat), flat, backend)
+
+
+def owns(cells: int, mode: Any = TreeMaskMode.FULL_MASK, most: int = 3) -> VerifyMask:
+    return VerifyMask(torch.zeros(cells, dtype=torch.uint8), mode, most)
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU's default is the short layout; the long one is what GPUs read."""
+    monkeypatch.setattr(verify, "default_tree_mask_mode", lambda: TreeMaskMode.FULL_MASK)
 
 
 def test_the_mask_lies_where_the_engine_reads_it(tree: TreeBatch) -> None:
     wanted = full_mask_by_loops(tree.mask, PREFIXES)
-    assert placed(tree).tolist() == wanted
-    dirty = torch.zeros(len(wanted) + 40, dtype=torch.uint8)  # a backend's own, larger buffer
-    assert placed(tree, dirty) is dirty
-    assert dirty[: len(wanted)].bool().tolist() == wanted
+    assert placed(None, fill=False).tolist() == wanted
+    one = owns(len(wanted) + 40)  # a backend's own, larger buffer
+    assert placed(one, fill=True) is one.buffer
+    assert one.buffer[: len(wanted)].bool().tolist() == wanted
     # Backends that read the tree's cells alone are spared the prefix.
-    tail = torch.zeros(len(wanted), dtype=torch.uint8)
-    index = verify.full_mask_index(torch.tensor(PREFIXES), WIDTH).view(-1)
-    placed(tree, tail, fill=False)
-    assert tail[index].bool().tolist() == torch.tensor(wanted)[index].tolist()
-    assert int(tail.sum()) == int(tree.mask.sum())
+    bare = owns(len(wanted))
+    assert int(placed(bare, fill=False).sum()) == int(tree.mask.sum())
+    # A batch too large for the buffer, with no length known on the host: an upper bound.
+    spare = placed(owns(9, most=2), fill=False, total=None)
+    assert spare.numel() == WIDTH * (3 * 16 + 3 * WIDTH)
+    assert spare[: len(wanted)].tolist() == wanted
 
 
 def test_offsets_taken_from_the_block_put_it_elsewhere(
     tree: TreeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug 2 put back: the stride of a row is the block's."""
-    right = verify.full_mask_index
+    """Bug 2 put back: the stride of a request's mask is the block's."""
+    right = tree_module.tail_rows
 
     def by_block(prefix_lens: Tensor, width: int) -> Tensor:
-        return right(prefix_lens, BLOCK)[:, :1, :1] + torch.arange(width * width).view(
-            1, width, width
-        )
+        return right(prefix_lens, BLOCK)[:, :1] + torch.arange(width) * BLOCK
 
-    monkeypatch.setattr(verify, "full_mask_index", by_block)
-    assert placed(tree).tolist() != full_mask_by_loops(tree.mask, PREFIXES)
+    monkeypatch.setattr(tree_module, "tail_rows", by_block)
+    assert placed(None, fill=False).tolist() != full_mask_by_loops(tree.mask, PREFIXES)
 
 
-def test_a_short_mask_has_the_trees_cells_alone(tree: TreeBatch) -> None:
-    cells = verify.place_mask(
-        tree, torch.tensor(PREFIXES), TreeMaskMode.QLEN_ONLY, None,
-        total_prefix=lambda: 0, fill_prefix=False,
-    )  # fmt: skip
-    assert torch.equal(cells.view_as(tree.mask), tree.mask)
+def test_a_short_mask_has_the_trees_cells_alone(
+    tree: TreeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "default_tree_mask_mode", lambda: TreeMaskMode.QLEN_ONLY)
+    assert torch.equal(placed(None, fill=False).view_as(tree.mask), tree.mask)
+    one = owns(3 * WIDTH * WIDTH, TreeMaskMode.QLEN_ONLY)
+    assert torch.equal(placed(one, fill=False).bool().view_as(tree.mask), tree.mask)
     with pytest.raises(NotImplementedError):
-        verify.place_mask(
-            tree, torch.tensor(PREFIXES), TreeMaskMode.QLEN_ONLY_BITPACKING, None,
-            total_prefix=lambda: 0, fill_prefix=False,
-        )  # fmt: skip
+        placed(owns(9, TreeMaskMode.QLEN_ONLY_BITPACKING), fill=False)
 
 
 def test_a_mask_that_is_in_place_is_not_copied_onto_itself() -> None:
