@@ -81,23 +81,11 @@ def _tail_start(prefix_lens, req, Q):
     return (tl.sum(before, axis=0) + req.to(tl.int64) * Q) * Q
 
 
-@triton.jit(do_not_specialize=["D", "K", "Q", "budget"])
-def _build(
-    roots, ids, logprobs, prefix_lens, sorted_cost, sorted_id,
-    tokens, parents, depths, positions, next_token, next_sibling, mask, active, tail,
-    D, K, Q, budget, worst,
-    QP: tl.constexpr, DP: tl.constexpr, KP: tl.constexpr, TAIL: tl.constexpr,
-):  # fmt: skip
-    req = tl.program_id(0)
-    start = req.to(tl.int64) * D * K
-    cost_of = sorted_cost + start
-    id_of = sorted_id + start
-    _sort_candidates(ids + start, logprobs + start, cost_of, id_of, D, K, worst, DP, KP)
-    tl.debug_barrier()  # what was stored above is read below by other threads of this program
-
+@triton.jit
+def _grow(root, cost_of, id_of, D, K, budget, QP: tl.constexpr):
+    """Take `budget` nodes; what is returned holds one node a lane."""
     lane = tl.arange(0, QP)
     one = tl.full([QP], 1, dtype=tl.int64)
-    root = tl.load(roots + req).to(tl.int64)
     # What the frontier holds: entry, cost of its parent, and its ancestors as bits. The child of a
     # node that was taken replaces it; its sibling goes to the lane numbered like the node.
     entry = tl.where(lane == 0, _entry(tl.load(cost_of), one * 0, one), 0x7FFFFFFFFFFFFFFF)
@@ -144,18 +132,25 @@ def _build(
             above = tl.where(now, up, tl.where(won, here, above))
             low = tl.where(now, up_low, tl.where(won, up_low | own_low, low))
             high = tl.where(now, up_high, tl.where(won, up_high | own_high, high))
+    return parent, depth, token, first_child, sibling, seen_low, seen_high
 
-    prefix = tl.load(prefix_lens + req).to(tl.int64)
+
+@triton.jit
+def _write_mask(
+    mask,
+    tail,
+    prefix_lens,
+    req,
+    prefix,
+    seen_low,
+    seen_high,
+    Q,
+    QP: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    lane = tl.arange(0, QP)
     real = lane < Q
     at = req.to(tl.int64) * Q + lane
-    tl.store(tokens + at, token, mask=real)
-    tl.store(parents + at, parent.to(tl.int64), mask=real)
-    tl.store(depths + at, depth.to(tl.int64), mask=real)
-    tl.store(positions + at, prefix + depth, mask=real)
-    tl.store(next_token + at, first_child.to(tl.int64), mask=real)
-    tl.store(next_sibling + at, sibling.to(tl.int64), mask=real)
-    tl.store(active + req, tl.sum((parent >= 0).to(tl.int64), axis=0) + 1)
-
     if TAIL:
         row = _tail_start(prefix_lens, req, Q) + lane.to(tl.int64) * (prefix + Q) + prefix
     columns: tl.constexpr = 16 if QP <= 32 else 512 // QP  # few enough to stay in registers
@@ -167,6 +162,39 @@ def _build(
         tl.store(mask + at[:, None] * Q + col, cell, mask=inside)
         if TAIL:
             tl.store(tail + row[:, None] + col, cell, mask=inside)
+
+
+@triton.jit(do_not_specialize=["D", "K", "Q", "budget"])
+def _build(
+    roots, ids, logprobs, prefix_lens, sorted_cost, sorted_id,
+    tokens, parents, depths, positions, next_token, next_sibling, mask, active, tail,
+    D, K, Q, budget, worst,
+    QP: tl.constexpr, DP: tl.constexpr, KP: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    req = tl.program_id(0)
+    start = req.to(tl.int64) * D * K
+    cost_of = sorted_cost + start
+    id_of = sorted_id + start
+    _sort_candidates(ids + start, logprobs + start, cost_of, id_of, D, K, worst, DP, KP)
+    tl.debug_barrier()  # what was stored above is read below by other threads of this program
+
+    root = tl.load(roots + req).to(tl.int64)
+    parent, depth, token, first_child, sibling, seen_low, seen_high = _grow(
+        root, cost_of, id_of, D, K, budget, QP
+    )
+
+    lane = tl.arange(0, QP)
+    prefix = tl.load(prefix_lens + req).to(tl.int64)
+    real = lane < Q
+    at = req.to(tl.int64) * Q + lane
+    tl.store(tokens + at, token, mask=real)
+    tl.store(parents + at, parent.to(tl.int64), mask=real)
+    tl.store(depths + at, depth.to(tl.int64), mask=real)
+    tl.store(positions + at, prefix + depth, mask=real)
+    tl.store(next_token + at, first_child.to(tl.int64), mask=real)
+    tl.store(next_sibling + at, sibling.to(tl.int64), mask=real)
+    tl.store(active + req, tl.sum((parent >= 0).to(tl.int64), axis=0) + 1)
+    _write_mask(mask, tail, prefix_lens, req, prefix, seen_low, seen_high, Q, QP, TAIL)
 
 
 def search(
