@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -224,8 +225,6 @@ def second(visit: Any, folder: Path) -> None:
     models = models_of(visit, folder)
     prompts = prompts_of(folder)
     tree = Spec("x", models, "DDTREE", budget=8)
-    exact = {"TRITON_F32_DEFAULT": "ieee", "DDTREE_PROBE_KEEP_DTYPE": "1"}
-    single = ("--dtype", "float32")
     plain = Spec("plain", models)
     others = [
         replace(tree, name="page16", flags=("--page-size", "16")),
@@ -234,12 +233,7 @@ def second(visit: Any, folder: Path) -> None:
         replace(tree, name="chunked", flags=("--chunked-prefill-size", "32")),
         *(replace(tree, name=f"budget{b}", budget=b) for b in (1, 32, 47)),
     ]
-    floats = [
-        Spec("f32-ar", models, flags=single, env=exact),
-        Spec("f32-dflash", models, "DFLASH", flags=single, env=exact),
-        *(replace(tree, name=f"f32-ddtree{b}", budget=b, flags=single, env=exact)
-          for b in (8, 15)),
-    ]  # fmt: skip
+    floats = float_specs(models)
     put_back = bugs(models)
     visit.part("gpu", 20, lambda: _gpu(visit))
     visit.fleet.start(plain, *put_back, *others, *floats)
@@ -260,14 +254,67 @@ def second(visit: Any, folder: Path) -> None:
     for name in visit.ready(*(s.name for s in others), by=visit.now + 25, vital=False):
         visit.part(name, 25, lambda n=name: proofs.pages(fleet[n], wanted, prompts[:48], tokens))
     ready = visit.ready(*(s.name for s in floats), by=visit.now + 60, vital=False)
+    _floats(visit, ready, prompts[:48], tokens)
+
+
+def third(visit: Any, folder: Path) -> None:
+    """float32, and samples of two servers against each other: what other visits left open."""
+    models = models_of(visit, folder)
+    prompts = prompts_of(folder)
+    floats = float_specs(models)
+    pair = list(specs(models, "pair", (7, 8)).values())
+    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.fleet.start(*floats, *pair)
+    ready = visit.ready(*(s.name for s in floats), by=150, vital=False)
+    _floats(visit, ready, prompts[:48], 96)
+    visit.fleet.end_all({s.name for s in floats})  # they compute no more while others are measured
+    names = visit.ready(*(s.name for s in pair), by=visit.now + 40, vital=False)
+    for name in names:
+        server = visit.fleet[name]
+        visit.part(f"warm {name}", 20, lambda s=server: table.measure(s, prompts, 16, 1)["wall_s"])
+        visit.part(f"parts {name}", 20, lambda s=server: table.parts(s, prompts, 128))
+    for temperature in (0.6, 1.0) if "pair-ar" in names else ():
+        want = visit.part(
+            f"triples ar T={temperature}", 20,
+            lambda t=temperature: dict(proofs.joint(visit.fleet["pair-ar"], prompts[0], t, 2048)),
+        )  # fmt: skip
+        for name in names if want else ():
+            visit.part(
+                f"triples {name} T={temperature}", 20,
+                lambda n=name, t=temperature, w=want: _same_law(visit.fleet[n], prompts[0], t, w),
+            )  # fmt: skip
+
+
+def _same_law(
+    server: Any, prompt: list[int], temperature: float, wanted: dict[str, int]
+) -> dict[str, Any]:
+    seen = proofs.joint(server, prompt, temperature, sum(wanted.values()))
+    p = two_samples.chi_square_p(Counter(wanted), seen)
+    return {"samples": sum(seen.values()), "outcomes": len(seen), "p": round(p, 5)}
+
+
+def float_specs(models: Path) -> list[Spec]:
+    """The pair in float32; names begin with f32."""
+    exact = {"TRITON_F32_DEFAULT": "ieee", "DDTREE_PROBE_KEEP_DTYPE": "1"}
+    flags = ("--dtype", "float32")
+    tree = Spec("x", models, "DDTREE", flags=flags, env=exact)
+    return [
+        Spec("f32-ar", models, flags=flags, env=exact),
+        Spec("f32-dflash", models, "DFLASH", flags=flags, env=exact),
+        *(replace(tree, name=f"f32-ddtree{b}", budget=b) for b in (8, 15)),
+    ]
+
+
+def _floats(visit: Any, ready: list[str], prompts: list[list[int]], tokens: int) -> None:
     if "f32-ar" not in ready:
         return
+    fleet = visit.fleet
     visit.part("reference f32", 40, lambda: _kept(
-        visit, proofs.reference(fleet["f32-ar"], prompts[:48], tokens, 8)))  # fmt: skip
+        visit, proofs.reference(fleet["f32-ar"], prompts, tokens, 8)))  # fmt: skip
     for name in ready:
         visit.part(
             f"{name} greedy", 25,
-            lambda n=name: proofs.lossless(fleet[n], visit.kept, prompts[:48], tokens, 8),
+            lambda n=name: proofs.lossless(fleet[n], visit.kept, prompts, tokens, 8),
         )  # fmt: skip
 
 
@@ -296,4 +343,6 @@ def _kernels_done(visit: Any, checks: subprocess.Popen[bytes]) -> dict[str, Any]
     return {k: ("error" in v if isinstance(v, dict) else len(v)) for k, v in found.items()}
 
 
-PLANS: dict[str, Callable[[Any, Path], None]] = {"first": first, "second": second}
+PLANS: dict[str, Callable[[Any, Path], None]] = {
+    "first": first, "second": second, "third": third,
+}  # fmt: skip

@@ -189,6 +189,18 @@ def test_the_second_visit_shows_each_bug(visit: serve_visit.Visit, tmp_path: Pat
     assert found["f32-ddtree8 greedy"]["equal"] == 48
 
 
+def test_the_third_visit_compares_samples_of_few_servers(
+    visit: serve_visit.Visit, tmp_path: Path
+) -> None:
+    serve_plans.third(visit, tmp_path)
+    found = results(visit)
+    assert found["errors"] == {} and found["skipped"] == []
+    assert found["f32-ddtree15 greedy"]["equal"] == 48
+    assert found["triples pair-ddtree8 T=1.0"] == {"samples": 2048, "outcomes": 1, "p": 1.0}
+    assert "f32-ar" not in visit.fleet.servers
+    assert {r["bs"] for r in found["parts pair-ddtree7"]} == {1, 4, 16, 32}
+
+
 def test_answers_are_held_against_the_reference_token_for_token() -> None:
     def answer(tokens: list[int], gap: float = 1.0) -> dict[str, Any]:
         top = [[[-0.5, 1], [-0.5 - gap, 2]]] * len(tokens)

@@ -9,8 +9,9 @@ one server serves measurements and proofs alike:
     detect  one captured graph is replayed with other masks and tokens (see ddtree_detect.py)
     report  counts.json and times.json are written, then the file is removed
 
-`DDTREE_PROBE_BUG` puts one of the four bugs back, `DDTREE_PROBE_KEEP_DTYPE=1` lets a drafter run in
-float32 (SGLang casts its input to bfloat16).
+`DDTREE_PROBE_BUG` puts one of the four bugs back. `DDTREE_PROBE_KEEP_DTYPE=1` lets a pair run in
+float32: SGLang casts a drafter's input to bfloat16, and the kernel package that travels has no
+float32 norm, so norms, activations and rotations run in SGLang's own torch form.
 """
 
 from __future__ import annotations
@@ -143,8 +144,35 @@ def register() -> None:
     if os.environ.get("DDTREE_PROBE_KEEP_DTYPE"):
         target = "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs"
         HookRegistry.register(target, keep_dtype, HookType.AFTER)
+        layers = "sglang.srt.layers"
+        around |= {
+            f"{layers}.layernorm.RMSNorm.forward_cuda": norm_in_torch,
+            f"{layers}.activation.SiluAndMul.forward_cuda": activation_in_torch,
+            f"{layers}.rotary_embedding.base.RotaryEmbedding.forward_cuda": rotary_in_torch,
+        }
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)
+
+
+def norm_in_torch(
+    original: Callable[..., Any], op: Any, x: Any, residual: Any = None, added: Any = None,
+    *args: Any, **kw: Any,
+) -> Any:  # fmt: skip
+    """The kernel packages that travel have no float32; SGLang's own torch form has."""
+    if x.dtype != torch.float32:
+        return original(op, x, residual, added, *args, **kw)
+    return op.forward_native(x, residual, added)
+
+
+def activation_in_torch(original: Callable[..., Any], op: Any, x: Any) -> Any:
+    return op.forward_native(x) if x.dtype == torch.float32 else original(op, x)
+
+
+def rotary_in_torch(
+    original: Callable[..., Any], op: Any, positions: Any, query: Any, *args: Any, **kw: Any
+) -> Any:
+    way = op.forward_native if query.dtype == torch.float32 else functools.partial(original, op)
+    return way(positions, query, *args, **kw)
 
 
 def forward(
