@@ -1,4 +1,4 @@
-# `make help` lists the targets. Everything lands below this folder: .tools, .venv, .ddops.
+# `make help` lists the targets. Everything lands below this folder: .tools, .venv, .venv-ddtree, .ddops.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
@@ -34,6 +34,7 @@ demo: setup ## The README's first page, for real: lab, check, provision, deploy,
 test: setup lint ## Everything CI runs
 	$(PY) -m pytest -q tests/unit tests/guards
 	$(PY) -m pytest -q tests/contract tests/lab
+	$(MAKE) ddtree
 	$(PY) -m pytest -q tests/engine
 	$(PY) -m pytest -q tests/systemd
 
@@ -44,6 +45,19 @@ systemd: setup ## Hosts that really boot (as root; elsewhere a skip that says wh
 .PHONY: unit
 unit: .venv/.made ## Seconds: no sshd, no engine
 	$(PY) -m pytest -q tests/unit tests/guards
+
+# torch as on a host (ddops/hostside/build_env.py): by pip, without a hash and without what a CUDA build asks for.
+# Where pip offers the CUDA build, name an index with the CPU build in PIP_INDEX_URL or its wheel in PIP_FIND_LINKS.
+.venv-ddtree/.made: requirements/ddtree-test.lock requirements/engine-cpu-torch.txt
+	python3 -m venv --clear .venv-ddtree
+	.venv-ddtree/bin/pip install -q --disable-pip-version-check --no-deps -r requirements/engine-cpu-torch.txt
+	.venv-ddtree/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements/ddtree-test.lock
+	@.venv-ddtree/bin/python -c 'import torch' || { echo "next: PIP_INDEX_URL with a CPU build of torch" >&2; exit 1; }
+	@touch $@
+
+.PHONY: ddtree
+ddtree: .venv-ddtree/.made ## The draft tree, its kernel in Triton's interpreter: torch, no GPU
+	TRITON_INTERPRET=1 .venv-ddtree/bin/python -m pytest -q tests/ddtree
 
 .PHONY: lint
 lint: .venv/.made ## ruff, mypy strict, import contracts
@@ -63,4 +77,4 @@ wheel: .venv/.made ## The wheel, in dist/
 
 .PHONY: clean
 clean: ## Remove what was built here (not .ddops: a ledger may be in it)
-	rm -rf .venv .tools dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-ddtree .tools dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -109,6 +109,11 @@ def _options(service: Service, profile: Profile) -> Iterator[tuple[str, object]]
     tokens = draft_tokens(profile)
     if tokens is not None:
         yield "speculative-num-draft-tokens", tokens
+    if spec.algorithm == "DDTREE":
+        # The engine picks backends by topk before a plugin is asked, so it is an option too.
+        yield "speculative-eagle-topk", spec.topk
+        if spec.block is not None:
+            yield "speculative-dflash-block-size", spec.block
 
 
 def _tree_env(profile: Profile) -> dict[str, str]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import importlib.util
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddops import __version__
 from ddops.errors import RefusedError
 from ddops.transport.files import tree_digest
 
 Lookup = Callable[[str], Path]
+
+#: The package that SGLang loads; part of the wheel of ddops, and of every engine environment.
+PLUGIN = "sglang_ddtree"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,7 @@ def env_recipe(kind: str, lookup: Lookup, workdir: Path) -> EnvRecipe:
         _copy(lookup("requirements/engine-cpu.lock"), folder / "engine.lock")
         _copy(lookup("requirements/engine-cpu-torch.txt"), folder / "torch.txt")
         _copy_tree(lookup("lab/engine_cpu"), folder / "dists" / "ddops-sglang-cpu")
+        _plugin(folder / "trees")
     elif kind == "sim":
         _copy_tree(lookup("lab/engine_sim/sglang"), folder / "trees" / "sglang")
     else:
@@ -50,6 +58,36 @@ def env_recipe(kind: str, lookup: Lookup, workdir: Path) -> EnvRecipe:
             next="try the same deploy in a lab: ddops lab up --gpu b300",
         )
     return EnvRecipe(kind, folder, tree_digest(folder))
+
+
+def _plugin(trees: Path) -> None:
+    """The engine's plugin, as an installed distribution: its package and what names it to SGLang.
+
+    Found, never imported: the control plane does without the engine.
+    """
+    spec = importlib.util.find_spec(PLUGIN)
+    if spec is None or spec.origin is None:
+        raise RefusedError(
+            f"{PLUGIN} is not beside ddops",
+            why="one wheel holds both, and an engine environment needs it for DDTREE",
+            next="install ddops anew",
+        )
+    package, info = trees / PLUGIN, trees / f"{PLUGIN}-{__version__}.dist-info"
+    _copy_tree(Path(spec.origin).parent, package)
+    info.mkdir(parents=True)
+    metadata = f"Metadata-Version: 2.1\nName: {PLUGIN}\nVersion: {__version__}\n"
+    (info / "METADATA").write_text(metadata, encoding="utf-8")
+    entry = f"[sglang.srt.plugins]\nddtree = {PLUGIN}:register\n"
+    (info / "entry_points.txt").write_text(entry, encoding="utf-8")
+    files = sorted(p for p in package.rglob("*") if p.is_file())
+    rows = [f"{p.relative_to(trees)},{_record_hash(p)},{p.stat().st_size}\n" for p in files]
+    (info / "RECORD").write_text("".join(rows), encoding="utf-8")
+
+
+def _record_hash(path: Path) -> str:
+    """A file's hash as a RECORD spells it."""
+    raw = hashlib.sha256(path.read_bytes()).digest()
+    return "sha256=" + base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -75,3 +75,15 @@ def engine_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineLab]:
         yield lab
     finally:
         lab.ddops("lab", "down")
+
+
+@pytest.fixture(scope="session")
+def engine_python(request: pytest.FixtureRequest) -> Path:
+    """The interpreter of the lab's engine environment.
+
+    `DDOPS_ENGINE_PYTHON` names one that was built before, to try a test without building it anew.
+    """
+    if built := os.environ.get("DDOPS_ENGINE_PYTHON"):
+        return Path(built)
+    lab: EngineLab = request.getfixturevalue("engine_lab")
+    return lab.env_python()

@@ -42,7 +42,7 @@ def status(lab: EngineLab) -> dict[str, object]:
     return row
 
 
-@pytest.mark.parametrize("profile", ["tiny-ar", "tiny-ngram", "tiny-dflash"])
+@pytest.mark.parametrize("profile", ["tiny-ar", "tiny-ngram", "tiny-dflash", "tiny-ddtree"])
 def test_each_mode_passes_its_gates_and_says_who_it_is(engine_lab: EngineLab, profile: str) -> None:
     done = engine_lab.ddops("deploy", "lab", "--profile", profile)
     assert "G4 exactness PASS" in done.err
@@ -60,8 +60,8 @@ def test_each_mode_passes_its_gates_and_says_who_it_is(engine_lab: EngineLab, pr
         meta = answer["meta_info"]
         assert isinstance(meta, dict)
         assert meta["weight_version"] == f"{str(row['release'])[:12]}-{row['nonce']}"
-        if profile == "tiny-dflash":
-            assert int(meta["spec_verify_ct"]) > 0
+        if profile in ("tiny-dflash", "tiny-ddtree"):
+            assert 0 < int(meta["spec_verify_ct"]) < len(prompt["output_ids"])
 
 
 def test_the_same_release_again_changes_nothing(engine_lab: EngineLab) -> None:
@@ -161,6 +161,6 @@ def test_what_lets_sglang_run_on_a_cpu_is_right(engine_lab: EngineLab) -> None:
 def test_the_environment_is_recorded(engine_lab: EngineLab) -> None:
     record = json.loads(next(engine_lab.engine_dir.glob("env/*/env.json")).read_text())
     names = {n.rsplit("-", 1)[0] for n in record["packages"]}
-    assert {"torch", "sglang", "ddops_sglang_cpu"} <= names
+    assert {"torch", "sglang", "ddops_sglang_cpu", "sglang_ddtree"} <= names
     assert len(record["packages"]["sglang-0.5.23"]) == 64
     assert Path(engine_lab.env_python()).exists()

@@ -43,7 +43,7 @@ def test_the_shipped_inventory_is_right(tmp_path: Path) -> None:
     inventory = load(find_project(tmp_path))
     assert set(inventory.hosts) == {"pcie", "b300"}
     assert set(inventory.services) == {"k26-pcie", "k26-b300", "tiny"}
-    assert len(inventory.profiles) == 15
+    assert len(inventory.profiles) == 16
     for service in inventory.services.values():
         spec = inventory.profile_of(service).spec
         assert service.origin.tag == "[shipped]"
@@ -51,7 +51,9 @@ def test_the_shipped_inventory_is_right(tmp_path: Path) -> None:
             assert (spec.algorithm, spec.budget, spec.topk, spec.block) == ("DDTREE", 8, 4, 8)
     for profile in inventory.profiles.values():
         assert profile.evidence.status in ("reported", "untested")
-        assert profile.spec.algorithm != "DDTREE" or profile.launch["attention-backend"] == "triton"
+        if profile.spec.algorithm == "DDTREE":
+            backend = "torch_native" if profile.name.startswith("tiny") else "triton"
+            assert profile.launch["attention-backend"] == backend
 
 
 def test_a_source_checkout_counts_as_shipped_only() -> None:

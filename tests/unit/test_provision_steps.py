@@ -146,5 +146,9 @@ def test_environments_are_named_by_what_they_are_built_from(tmp_path: Path) -> N
     real = env_recipe("sglang-cpu", lookup, tmp_path / "c")
     assert real.has("engine.lock")
     assert real.digest != one.digest
+    assert [n.partition("-")[0] for n in real.parts("trees")] == ["sglang_ddtree"] * 2
+    (info,) = (real.folder / "trees").glob("*.dist-info")
+    assert "ddtree = sglang_ddtree:register" in (info / "entry_points.txt").read_text()
+    assert "sglang_ddtree/plugin.py,sha256=" in (info / "RECORD").read_text()
     with pytest.raises(RefusedError, match="no lock for a CUDA engine"):
         env_recipe("sglang", lookup, tmp_path / "d")

@@ -73,7 +73,12 @@ def test_a_tree_is_as_wide_as_budget_and_root_and_never_narrower_than_the_block(
     assert draft_tokens(profile(spec=Spec(algorithm="DFLASH", block=8))) == 8
     spec = launch_spec(service(), profile(spec=DDTREE), "/e")
     assert dict(spec.env) == {"DDTREE_BUDGET": "8", "DDTREE_TOPK": "4"}
-    assert "--speculative-num-draft-tokens" in spec.argv
+    assert spec.argv[-6:] == (
+        "--speculative-num-draft-tokens", "9", "--speculative-eagle-topk", "4",
+        "--speculative-dflash-block-size", "8",
+    )  # fmt: skip
+    chain = argv(service(), profile(spec=Spec(algorithm="DFLASH", block=8)))
+    assert not {"--speculative-eagle-topk", "--speculative-dflash-block-size"} & {*chain}
 
 
 def test_a_drafting_profile_needs_a_draft() -> None:

@@ -189,3 +189,15 @@ def test_fill_accept_out_cache_loc() -> None:
     out = torch.full((6,), -5)
     kernels.fill_accept_out_cache_loc_cpu(accept, torch.tensor([10, 11, 12, 13, 14, 15]), out)
     assert out.tolist() == [10, 12, 14, -5, -5, -5]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bonus_tokens(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    stride, bs = 5, 4
+    accepted = torch.randint(1000, (bs, stride), generator=generator, dtype=torch.int32)
+    lens = torch.randint(1, stride + 1, (bs,), generator=generator, dtype=torch.int32)
+    for tokens in (accepted, accepted.view(-1)):
+        bonus = torch.full((bs,), -1, dtype=torch.int32)
+        kernels.fill_bonus_tokens_cpu(tokens, lens, bonus, stride)
+        assert bonus.tolist() == [int(accepted[i, n - 1]) for i, n in enumerate(lens.tolist())]

@@ -1,4 +1,4 @@
-"""Pure-torch versions of the `sgl_kernel` CPU functions that plain, NGRAM and DFLASH serving call.
+"""Pure-torch versions of the `sgl_kernel` CPU functions that the lab's profiles call.
 
 SGLang's compiled CPU kernels are not on PyPI. Every other name of `sgl_kernel` raises
 NotImplementedError when it is called. Shapes: bs requests, n tree nodes (draft tokens) per request,
@@ -17,6 +17,7 @@ __all__ = [
     "assign_req_to_token_pool_cpu",
     "copy_all_layer_kv_cache_cpu",
     "fill_accept_out_cache_loc_cpu",
+    "fill_bonus_tokens_cpu",
     "reconstruct_indices_from_tree_mask",
     "verify_tree_greedy_cpu",
 ]
@@ -98,6 +99,19 @@ def fill_accept_out_cache_loc_cpu(
     accept_out_cache_loc[: accepted.numel()] = out_cache_loc[accepted].to(
         accept_out_cache_loc.dtype
     )
+
+
+def fill_bonus_tokens_cpu(
+    accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int
+) -> None:
+    """Pick each request's last committed token, the one its next step starts from.
+
+    accept_tokens [bs * accept_stride] or [bs, accept_stride], accepted tokens first; accept_lens
+    [bs], how many, the target's own token after the drafts counted; bonus_tokens [bs], changed.
+    Called by kernels/ops/speculative/eagle.py:40.
+    """
+    last = accept_lens.long().view(-1, 1) - 1
+    bonus_tokens.copy_(accept_tokens.view(-1, accept_stride).gather(1, last).view(-1))
 
 
 def reconstruct_indices_from_tree_mask(

@@ -1,0 +1,348 @@
+"""What the visits of serve_visit.py do, in order of importance."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import serve_proofs as proofs
+import serve_table as table
+import two_samples
+from serve_fleet import Spec
+
+REPO = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+BUDGETS = (7, 8, 15)
+ROUNDS = 5
+#: No server is waited for beyond this second of the first visit.
+START_S = 300
+
+
+def specs(models: Path, prefix: str, budgets: tuple[int, ...] = BUDGETS) -> dict[str, Spec]:
+    """AR, DFLASH and one DDTREE server a budget; names end in the budget."""
+    named = [Spec(f"{prefix}-ar", models), Spec(f"{prefix}-dflash", models, "DFLASH")]
+    named += [Spec(f"{prefix}-ddtree{b}", models, "DDTREE", budget=b) for b in budgets]
+    return {s.name: s for s in named}
+
+
+def bugs(models: Path) -> list[Spec]:
+    """Budget 15 with block 8: where the bugs confuse the two, they differ."""
+    base = Spec("bug", models, "DDTREE", budget=15)
+    return [replace(base, name=f"bug{n}", env={"DDTREE_PROBE_BUG": str(n)}) for n in (1, 2, 4)]
+
+
+def prompts_of(folder: Path) -> list[list[int]]:
+    file = folder / "prompts.json"
+    if file.exists():
+        ids: list[list[int]] = json.loads(file.read_text())["token_ids"]
+        return ids
+    return [[(7 * n + 3 * i) % 900 + 60 for i in range(48)] for n in range(96)]
+
+
+def models_of(visit: Any, folder: Path) -> Path:
+    """The pair, unpacked beside its archive; on a CPU the lab's toy models."""
+    if visit.cpu:
+        toy = visit.scratch / "models"
+        toy.mkdir(parents=True, exist_ok=True)
+        for name, there in (("target", "tiny-qwen3"), ("draft", "tiny-qwen3-dflash")):
+            if not (toy / name).exists():
+                (toy / name).symlink_to(REPO / "lab/models" / there)
+        return toy
+    if not (folder / "target/model.safetensors").exists():
+        words = [sys.executable, str(HERE / "pair_pack.py"), "unpack", str(folder / "pair.tar")]
+        subprocess.run([*words, str(folder)], check=True, timeout=60)
+    return folder
+
+
+def kernels(visit: Any) -> subprocess.Popen[bytes]:
+    """The kernel checks run while the servers import: timings first, before anything computes."""
+    with (visit.out / "kernels.log").open("wb") as log:
+        words = [sys.executable, str(HERE / "check_kernels.py"), "--out", str(visit.out)]
+        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+
+
+def widened(visit: Any, models: Path) -> Path:
+    """The widened pair, made on the GPU into memory."""
+    for base in (Path("/dev/shm"), visit.scratch):  # noqa: S108  (memory: it is read five times)
+        out: Path = base / "ddtree-wide"
+        words = [sys.executable, str(HERE / "widen_pair.py"), str(models), str(out)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
+        if done.returncode == 0:
+            visit.put("widened", json.loads(done.stdout.splitlines()[-1]))
+            return out
+        visit.say(f"widen into {base}: {done.stderr[-400:]}")
+    raise RuntimeError("the pair could not be widened")
+
+
+def first(visit: Any, folder: Path) -> None:
+    """Proofs with graphs on the pair, then the tables on the pair and on the widened pair."""
+    models = models_of(visit, folder)
+    prompts = prompts_of(folder)
+    tokens = 24 if visit.cpu else 128
+    budgets = (8,) if visit.cpu else BUDGETS
+    pair = specs(models, "pair", budgets)
+    checks = None
+    if not visit.cpu:
+        _gpu(visit)
+        checks = kernels(visit)
+    visit.fleet.start(*pair.values())
+    wide: dict[str, Spec] = {}
+    if checks is not None:
+        _until(lambda: _has(visit.out / "kernels.json", "sync"), 50)
+        where = visit.part("widen", 100, lambda: str(widened(visit, models)))
+        if where:
+            wide = specs(Path(where), "wide")
+            visit.fleet.start(*wide.values())
+    names = visit.ready(*pair, by=START_S)
+    if "pair-ar" not in names:
+        raise visit.stop("the server without speculation is not up, and all are held against it")
+    visit.pack_caches()
+    _prove(visit, names, prompts, tokens)
+    if checks is not None:
+        visit.part("kernels", 20, lambda: _kernels_done(visit, checks))
+    ready = visit.ready(*wide, by=max(visit.now + 5, START_S), vital=False) if wide else []
+    visit.fleet.end_all(set(wide) - set(ready))  # nothing compiles while something is measured
+    _tables(visit, names, "pair", prompts, tokens)
+    _tables(visit, ready, "wide", prompts, tokens)
+    _sampling(visit, names, prompts, tokens)
+
+
+def _prove(visit: Any, names: list[str], prompts: list[list[int]], tokens: int) -> None:
+    servers = {n: visit.fleet[n] for n in names}
+    plain = servers["pair-ar"]
+    trees = [n for n in names if "ddtree" in n]
+    few, all_at = (prompts[:4], (1, 2)) if visit.cpu else (prompts[:24], (1, 8, 32))
+    many = few if visit.cpu else prompts
+
+    def smoke() -> dict[str, Any]:
+        wanted = proofs.reference(plain, prompts[:8], 32, 4)
+        found = {n: proofs.lossless(s, wanted, prompts[:8], 32, 4) for n, s in servers.items()}
+        return {**found, "text": wanted[0]["text"][:200]}
+
+    if visit.part("smoke", 60, smoke) is None:
+        dead = [n for n, s in servers.items() if s.dead()]
+        if dead:
+            visit.results["errors"] |= {f"died {n}": servers[n].tail() for n in dead}
+            raise visit.stop(f"servers died at their first requests: {', '.join(dead)}")
+    wanted = visit.part("reference", 60, lambda: _kept(
+        visit, proofs.reference(plain, many, tokens, 8 if not visit.cpu else 2)))  # fmt: skip
+    if wanted is None:
+        return
+    answers = visit.kept
+    for at_once in all_at:
+        some = few if at_once == 1 else many
+        for name, server in servers.items():
+            given = (server, answers[: len(some)], some, tokens, at_once)
+            visit.part(f"greedy {name} at {at_once}", 30, lambda g=given: proofs.lossless(*g))
+    for name in trees:
+        if not visit.cpu:
+            visit.part(f"detect {name}", 30, lambda n=name: proofs.detector(servers[n], prompts))
+        visit.part(
+            f"eager {name}",
+            30,
+            lambda n=name: proofs.eager_equals_graph(servers[n], few[:12], tokens // 2),
+        )
+    for name in trees:
+        visit.part(f"spine {name}", 25, lambda n=name: proofs.spine(servers[n], many, tokens, 8))
+
+
+def _kept(visit: Any, answers: list[Any]) -> dict[str, Any]:
+    visit.kept = answers
+    return {"answers": len(answers), "tokens": len(answers[0]["output_ids"])}
+
+
+def _tables(visit: Any, names: list[str], kind: str, prompts: list[list[int]], tokens: int) -> None:
+    """First where a step's time goes, then five rounds of throughput, kept after each."""
+    if len(names) < 2:
+        return
+    servers = [visit.fleet[n] for n in names]
+    levels = (1, 2) if visit.cpu else table.CONCURRENCY
+    for server in servers:  # nothing compiles while it is measured
+        visit.part(
+            f"warm {server.spec.name}", 30,
+            lambda s=server: [table.measure(s, prompts, 16, c)["wall_s"] for c in levels],
+        )  # fmt: skip
+    split: list[dict[str, Any]] = []
+    for server in servers:
+        split += visit.part(
+            f"parts {server.spec.name}", 20,
+            lambda s=server: table.parts(s, prompts, tokens, levels),
+        ) or []  # fmt: skip
+    visit.put(f"parts {kind}", split)
+    rows: list[dict[str, Any]] = []
+    taken = iter(table.rounds(servers, prompts, tokens, ROUNDS, levels))
+    longest = 10.0
+    for number in range(ROUNDS):
+        if visit.left < 1.2 * longest:
+            visit.results["skipped"].append(f"round {number} of {kind} and later ones")
+            break
+        began = visit.now
+        found = visit.part(f"round {number} of {kind}", 90, lambda: {"rows": next(taken)})
+        if found is None:
+            break
+        rows += visit.results.pop(f"round {number} of {kind}")["rows"]
+        longest = max(longest if number else 0, visit.now - began)
+        visit.results[f"rows {kind}"] = rows
+        visit.put(f"table {kind}", table.summary(rows, f"{kind}-dflash"))
+
+
+def _sampling(visit: Any, names: list[str], prompts: list[list[int]], tokens: int) -> None:
+    """Sampled answers are as probable as the target's own; triples come as often as its own."""
+    servers = {n: visit.fleet[n] for n in names}
+    plain = servers["pair-ar"]
+    count = 64 if visit.cpu else 4096
+    few = prompts[:4] if visit.cpu else prompts[:64]
+    for temperature in (0.6, 1.0):
+        visit.part(
+            f"sampled T={temperature}", 40,
+            lambda t=temperature: proofs.sampled(servers, plain, few, t, tokens // 2),
+        )  # fmt: skip
+
+    def triples() -> dict[str, Any]:
+        found: dict[str, Any] = {"samples": count, "p": {}}
+        others = [n for n in names if n != "pair-ar"]
+        for temperature in (0.6, 1.0):
+            for number in (0, 1):
+                want = proofs.joint(plain, prompts[number], temperature, count)
+                for name in ["pair-ar", *others]:
+                    seen = proofs.joint(servers[name], prompts[number], temperature, count)
+                    key = f"{name} T={temperature} prompt {number}"
+                    found["p"][key] = round(two_samples.chi_square_p(want, seen), 5)
+        return found
+
+    visit.part("triples", 60, triples)
+
+
+def second(visit: Any, folder: Path) -> None:
+    """The bugs put back, pages, overlap off, float32, other budgets."""
+    models = models_of(visit, folder)
+    prompts = prompts_of(folder)
+    tree = Spec("x", models, "DDTREE", budget=8)
+    plain = Spec("plain", models)
+    others = [
+        replace(tree, name="page16", flags=("--page-size", "16")),
+        replace(tree, name="page64", flags=("--page-size", "64")),
+        replace(tree, name="no-overlap", flags=("--disable-overlap-schedule",)),
+        replace(tree, name="chunked", flags=("--chunked-prefill-size", "32")),
+        *(replace(tree, name=f"budget{b}", budget=b) for b in (1, 32, 47)),
+    ]
+    floats = float_specs(models)
+    put_back = bugs(models)
+    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.fleet.start(plain, *put_back, *others, *floats)
+    tokens = 96
+    names = visit.ready("plain", *(s.name for s in put_back), by=200, vital=False)
+    fleet = visit.fleet
+    if "plain" not in names:
+        raise visit.stop("the plain server did not start")
+    visit.part("reference", 40, lambda: _kept(
+        visit, proofs.reference(fleet["plain"], prompts[:48], tokens, 8)))  # fmt: skip
+    wanted = visit.kept
+    for name in [n for n in names if n.startswith("bug")]:
+        visit.part(
+            f"{name} greedy", 25,
+            lambda n=name: proofs.lossless(fleet[n], wanted, prompts[:48], tokens, 8),
+        )  # fmt: skip
+        visit.part(f"{name} detect", 25, lambda n=name: proofs.detector(fleet[n], prompts))
+    for name in visit.ready(*(s.name for s in others), by=visit.now + 25, vital=False):
+        visit.part(name, 25, lambda n=name: proofs.pages(fleet[n], wanted, prompts[:48], tokens))
+    ready = visit.ready(*(s.name for s in floats), by=visit.now + 60, vital=False)
+    _floats(visit, ready, prompts[:48], tokens)
+
+
+def third(visit: Any, folder: Path) -> None:
+    """float32, and samples of two servers against each other: what other visits left open."""
+    models = models_of(visit, folder)
+    prompts = prompts_of(folder)
+    floats = float_specs(models)
+    pair = list(specs(models, "pair", (7, 8)).values())
+    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.fleet.start(*floats, *pair)
+    ready = visit.ready(*(s.name for s in floats), by=150, vital=False)
+    _floats(visit, ready, prompts[:48], 96)
+    visit.fleet.end_all({s.name for s in floats})  # they compute no more while others are measured
+    names = visit.ready(*(s.name for s in pair), by=visit.now + 40, vital=False)
+    for name in names:
+        server = visit.fleet[name]
+        visit.part(f"warm {name}", 20, lambda s=server: table.measure(s, prompts, 16, 1)["wall_s"])
+        visit.part(f"parts {name}", 20, lambda s=server: table.parts(s, prompts, 128))
+    for temperature in (0.6, 1.0) if "pair-ar" in names else ():
+        want = visit.part(
+            f"triples ar T={temperature}", 20,
+            lambda t=temperature: dict(proofs.joint(visit.fleet["pair-ar"], prompts[0], t, 2048)),
+        )  # fmt: skip
+        for name in names if want else ():
+            visit.part(
+                f"triples {name} T={temperature}", 20,
+                lambda n=name, t=temperature, w=want: _same_law(visit.fleet[n], prompts[0], t, w),
+            )  # fmt: skip
+
+
+def _same_law(
+    server: Any, prompt: list[int], temperature: float, wanted: dict[str, int]
+) -> dict[str, Any]:
+    seen = proofs.joint(server, prompt, temperature, sum(wanted.values()))
+    p = two_samples.chi_square_p(Counter(wanted), seen)
+    return {"samples": sum(seen.values()), "outcomes": len(seen), "p": round(p, 5)}
+
+
+def float_specs(models: Path) -> list[Spec]:
+    """The pair in float32; names begin with f32."""
+    exact = {"TRITON_F32_DEFAULT": "ieee", "DDTREE_PROBE_KEEP_DTYPE": "1"}
+    flags = ("--dtype", "float32")
+    tree = Spec("x", models, "DDTREE", flags=flags, env=exact)
+    return [
+        Spec("f32-ar", models, flags=flags, env=exact),
+        Spec("f32-dflash", models, "DFLASH", flags=flags, env=exact),
+        *(replace(tree, name=f"f32-ddtree{b}", budget=b) for b in (8, 15)),
+    ]
+
+
+def _floats(visit: Any, ready: list[str], prompts: list[list[int]], tokens: int) -> None:
+    if "f32-ar" not in ready:
+        return
+    fleet = visit.fleet
+    visit.part("reference f32", 40, lambda: _kept(
+        visit, proofs.reference(fleet["f32-ar"], prompts, tokens, 8)))  # fmt: skip
+    for name in ready:
+        visit.part(
+            f"{name} greedy", 25,
+            lambda n=name: proofs.lossless(fleet[n], visit.kept, prompts, tokens, 8),
+        )  # fmt: skip
+
+
+def _gpu(visit: Any) -> None:
+    words = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    visit.put("gpu", done.stdout.strip() or done.stderr.strip())
+
+
+def _until(done: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not done() and time.monotonic() < until:
+        time.sleep(0.5)
+
+
+def _has(file: Path, key: str) -> bool:
+    return file.exists() and f'"{key}"' in file.read_text()
+
+
+def _kernels_done(visit: Any, checks: subprocess.Popen[bytes]) -> dict[str, Any]:
+    try:
+        checks.wait(max(1, min(60, visit.left - 200)))
+    except subprocess.TimeoutExpired:
+        checks.kill()
+    found = json.loads((visit.out / "kernels.json").read_text())
+    return {k: ("error" in v if isinstance(v, dict) else len(v)) for k, v in found.items()}
+
+
+PLANS: dict[str, Callable[[Any, Path], None]] = {
+    "first": first, "second": second, "third": third,
+}  # fmt: skip

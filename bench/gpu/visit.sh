@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# One visit to a GPU machine. What it needs lies in $GPU_DIR (default: .gpu of the folder it is called
+# from), results land in $OUT (default: $GPU_DIR/out).
+#   bench/gpu/visit.sh kernels     tree kernel and sampler against the oracles, timings, no sync
+#   bench/gpu/visit.sh train       train the pair; put its pair.tar and prompts.json in .gpu/ for the rest
+#   bench/gpu/visit.sh first       DDTREE on the engine: proofs with graphs, step times, throughput, kernels
+#   bench/gpu/visit.sh second      the bugs put back, pages, overlap off, float32, other budgets (5 minutes)
+#   bench/gpu/visit.sh third       float32, two servers' samples of one law, step times beside few servers (4 minutes)
+# Each part finishes in less than 10 minutes on one H200. README.md beside this file says what travels.
+set -euo pipefail
+self=$(realpath "$0")
+export GPU_DIR=${GPU_DIR:-$PWD/.gpu}
+export OUT=${OUT:-$GPU_DIR/out}
+cd "$(dirname "$self")/../.."
+mkdir -p "$OUT"
+part=${1:-}
+case "$part" in
+  kernels)
+    . bench/gpu/engine.sh
+    PYTHONPATH=$ENGINE_PATH timeout 500 python3 bench/gpu/check_kernels.py --out "$OUT" 2>&1 | tee "$OUT/kernels.log"
+    ;;
+  train)
+    timeout 580 python3 bench/gpu/train_pair.py --out "$OUT" 2>&1 | tee "$OUT/train.log"
+    ;;
+  first | second | third)
+    . bench/gpu/engine.sh
+    export PYTHONPATH=$ENGINE_PATH:$PLUGINS
+    [ "$part" = first ] && limit=${LIMIT:-535} || limit=${LIMIT:-265}
+    timeout -k 10 $((limit + 20)) python3 bench/gpu/serve_visit.py "$part" --gpu-dir "$GPU_DIR" --out "$OUT" \
+      --limit "$limit" 2>&1 | tee "$OUT/serve.log"
+    ;;
+  *)
+    sed -n '2,10p' "$self" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,239 @@
+"""The GPU visits with servers that are made up: every part runs, and a fault costs only itself."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import serve_plans  # type: ignore[import-not-found]
+import serve_proofs  # type: ignore[import-not-found]
+import serve_visit  # type: ignore[import-not-found]
+import two_samples  # type: ignore[import-not-found]
+from serve_fleet import Spec  # type: ignore[import-not-found]
+
+
+class MadeUp:
+    """Answers 1, 2, 3, ... after a prompt's length; two tokens a pass where it speculates."""
+
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        self.spec, self.probe, self.ready_after = spec, folder / spec.name, 1.0
+        self.probe.mkdir(parents=True)
+        self.passes = 0
+        self.fails_at: str | None = None
+
+    def generate(self, ids: Sequence[int], sampling: dict[str, Any], **extra: Any) -> Any:
+        if self.fails_at == "generate":
+            raise RuntimeError("made-up failure")
+        count = sampling["max_new_tokens"]
+        said = [(len(ids) + i) % 50 for i in range(count)]
+        if self.fails_at == "tokens":
+            said[count // 2] += 1
+        meta: dict[str, Any] = {"output_top_logprobs": [[[-0.1, 1], [-3.0, 2]]] * count,
+                                "input_token_logprobs": [[-0.5, 1]] * len(ids)}  # fmt: skip
+        if self.spec.algorithm:
+            meta["spec_verify_ct"] = max(1, count // 2)
+            self.passes += count // 2
+        answer = {"output_ids": said, "meta_info": meta, "text": "text"}
+        return [answer] * sampling["n"] if "n" in sampling else answer
+
+    def ask(
+        self, prompts: Sequence[Sequence[int]], sampling: dict[str, Any], at_once: int, **extra: Any
+    ) -> list[Any]:
+        del at_once
+        return [self.generate(p, sampling, **extra) for p in prompts]
+
+    def switch(self, name: str, on: bool) -> None:
+        if on and name == "steps":
+            (self.probe / "steps.jsonl").write_text('{"commit": [2, 3], "spine": [2, 1]}\n')
+        if on and name == "detect":
+            sums = {"rows_to_change": 4, "rows_changed": 4, "rows_changed_that_must_not": 0}
+            row = {"bs": 1, **sums, "leaves_changed": 1, "other_rows_stirred": 0, "restored": True}
+            if self.spec.env.get("DDTREE_PROBE_BUG") == "4":
+                row |= {"rows_changed": 0, "other_rows_stirred": 2}
+            (self.probe / "detect.jsonl").write_text(json.dumps(row) + "\n")
+
+    def report(self) -> tuple[dict[str, int], list[dict[str, Any]]]:
+        return {"target TARGET_VERIFY 9 graph": self.passes}, [
+            {"part": "step", "bs": bs, "n": 3, "median_ms": 1.0} for bs in (1, 4, 16, 32)
+        ]
+
+    def call(self, method: str, path: str) -> str:
+        return f"{method} {path}"
+
+    def dead(self) -> bool:
+        return False
+
+    def tail(self) -> str:
+        return "last words"
+
+
+class MadeUpFleet:
+    def __init__(self, folder: Path, **_: Any) -> None:
+        self.folder = folder
+        self.servers: dict[str, MadeUp] = {}
+        self.why: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> MadeUp:
+        return self.servers[name]
+
+    def start(self, *specs: Spec) -> None:
+        for spec in specs:
+            self.servers[spec.name] = MadeUp(spec, self.folder)
+            self.servers[spec.name].fails_at = self.faults.get(spec.name)
+
+    def wait(self, names: Sequence[str], until: float) -> dict[str, str]:
+        return {n: w for n, w in self.why.items() if n in names}
+
+    def be_patient(self, seconds: float) -> None:
+        assert seconds > 0
+
+    def end_all(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            self.servers.pop(name)
+
+
+@pytest.fixture
+def visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> serve_visit.Visit:
+    monkeypatch.setattr(serve_visit, "Fleet", MadeUpFleet)
+    monkeypatch.setattr(serve_plans, "_gpu", lambda visit: None)
+    monkeypatch.setattr(serve_plans, "kernels", lambda visit: None)
+    monkeypatch.setattr(serve_plans, "models_of", lambda visit, folder: folder)
+    made = serve_visit.Visit(tmp_path / "out", tmp_path / "scratch", 500, cpu="")
+    monkeypatch.setattr(made, "pack_caches", lambda: None)
+    return made
+
+
+def results(visit: serve_visit.Visit) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((visit.out / "serve.json").read_text())
+    return found
+
+
+def test_the_first_visit_reaches_all_its_parts(
+    visit: serve_visit.Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Checks:
+        def wait(self, seconds: float) -> None:
+            (visit.out / "kernels.json").write_text('{"us": [1], "sync": {}, "law": {"error": 1}}')
+
+    monkeypatch.setattr(serve_plans, "kernels", lambda visit: Checks())
+    monkeypatch.setattr(serve_plans, "_until", lambda done, seconds: None)
+    monkeypatch.setattr(serve_plans, "widened", lambda visit, models: tmp_path)
+    serve_plans.first(visit, tmp_path)
+    found = results(visit)
+    assert found["errors"] == {} and found["skipped"] == []
+    greedy = found["greedy pair-ddtree8 at 32"]
+    assert (greedy["equal"], greedy["answers"]) == (96, 96)
+    assert greedy["passes"]["target TARGET_VERIFY 9 graph"] == 96 * 64
+    assert found["detect pair-ddtree15"]["reads_the_tree"] is True
+    assert found["spine pair-ddtree7"]["tree"] == 2.5
+    for kind in ("pair", "wide"):
+        rows = found[f"table {kind}"]
+        assert {r["server"] for r in rows} == {
+            f"{kind}-{n}" for n in ("ar", "dflash", "ddtree7", "ddtree8", "ddtree15")
+        }
+        assert {(r["at_once"], r["n"]) for r in rows} == {(c, 5) for c in (1, 4, 16, 32)}
+        assert len(found[f"parts {kind}"]) == 5 * 4
+    assert found["kernels"]["law"] is True  # its part failed, and it is said
+    assert min(found["triples"]["p"].values()) == 1.0
+
+
+def test_rounds_start_with_another_server_each_time(
+    visit: serve_visit.Visit, tmp_path: Path
+) -> None:
+    serve_plans.first(visit, tmp_path)
+    rows = [r for r in results(visit)["rows pair"] if r["at_once"] == 1]
+    firsts = [next(r["server"] for r in rows if r["round"] == n) for n in range(5)]
+    assert len(set(firsts)) == 5
+
+
+def test_a_server_that_ends_while_it_starts_stops_the_visit(
+    visit: serve_visit.Visit, tmp_path: Path
+) -> None:
+    visit.fleet.why = {"pair-ddtree8": "ended with 1\nTraceback"}
+    with pytest.raises(serve_visit.Stop, match="pair-ddtree8"):
+        serve_plans.first(visit, tmp_path)
+    assert "Traceback" in results(visit)["errors"]["start pair-ddtree8"]
+
+
+def test_a_fault_costs_its_own_part_alone(visit: serve_visit.Visit, tmp_path: Path) -> None:
+    visit.fleet.faults = {"pair-dflash": "tokens"}
+    serve_plans.first(visit, tmp_path)
+    found = results(visit)
+    assert found["greedy pair-dflash at 8"]["equal"] == 0
+    assert found["greedy pair-dflash at 8"]["parted_elsewhere"] == 96
+    assert found["greedy pair-ddtree8 at 8"]["equal"] == 96
+    assert found["triples"]["p"]["pair-dflash T=1.0 prompt 0"] < 1e-6
+
+
+def test_without_time_parts_are_named_as_skipped(visit: serve_visit.Visit, tmp_path: Path) -> None:
+    visit.limit = 12
+    serve_plans.first(visit, tmp_path)
+    found = results(visit)
+    assert "smoke" in found["skipped"] and "triples" in found["skipped"]
+
+
+def test_the_second_visit_shows_each_bug(visit: serve_visit.Visit, tmp_path: Path) -> None:
+    serve_plans.second(visit, tmp_path)
+    found = results(visit)
+    assert found["errors"] == {} and found["skipped"] == []
+    assert found["bug4 detect"]["reads_the_tree"] is False
+    assert found["bug2 greedy"]["equal"] == 48
+    for name in ("page16", "page64", "no-overlap", "chunked", "budget1", "budget32", "budget47"):
+        assert found[name]["cached"]["equal"] == 48, name
+        assert found[name]["answer_as_prompt"]["answers"] == 48
+    assert found["f32-ddtree8 greedy"]["equal"] == 48
+
+
+def test_the_third_visit_compares_samples_of_few_servers(
+    visit: serve_visit.Visit, tmp_path: Path
+) -> None:
+    serve_plans.third(visit, tmp_path)
+    found = results(visit)
+    assert found["errors"] == {} and found["skipped"] == []
+    assert found["f32-ddtree15 greedy"]["equal"] == 48
+    assert found["triples pair-ddtree8 T=1.0"] == {"samples": 2048, "outcomes": 1, "p": 1.0}
+    assert "f32-ar" not in visit.fleet.servers
+    assert {r["bs"] for r in found["parts pair-ddtree7"]} == {1, 4, 16, 32}
+
+
+def test_answers_are_held_against_the_reference_token_for_token() -> None:
+    def answer(tokens: list[int], gap: float = 1.0) -> dict[str, Any]:
+        top = [[[-0.5, 1], [-0.5 - gap, 2]]] * len(tokens)
+        return {"output_ids": tokens, "meta_info": {"output_top_logprobs": top}}
+
+    wanted = [answer([1, 2, 3]), answer([1, 2, 3], gap=0.1), answer([4, 5, 6])]
+    got = [answer([1, 2, 3]), answer([1, 9, 9]), answer([4, 5, 7])]
+    found = serve_proofs.compared(got, wanted)
+    assert (found["equal"], found["parted_near_tie"], found["parted_elsewhere"]) == (1, 1, 1)
+    assert found["tokens_until_parting"] == 3 + 1 + 2
+    assert found["gaps"] == [1.0, 0.1]
+    short = serve_proofs.compared([answer([1, 2])], [answer([1, 2, 3])])
+    assert short["equal"] == 0, "an answer that stops early is not the reference's"
+
+
+def test_two_samples_of_one_law_agree_and_of_two_do_not() -> None:
+    import random
+
+    draw = random.Random(3)
+    tokens, weights = list("abcdefgh"), [8, 7, 6, 5, 4, 3, 2, 1]
+
+    def sample(weights: list[int], count: int) -> Counter[str]:
+        return Counter(draw.choices(tokens, weights, k=count))
+
+    assert two_samples.chi_square_p(sample(weights, 4000), sample(weights, 2000)) > 0.001
+    assert two_samples.chi_square_p(sample(weights, 4000), sample(weights[::-1], 2000)) < 1e-9
+    assert two_samples.chi_square_p(Counter("a"), Counter("b")) == 1.0  # too few to say
+
+
+def test_a_tree_server_is_started_wide_enough_for_its_block() -> None:
+    argv = Spec("x", Path("m"), "DDTREE", budget=3).argv(1, cpu=False)
+    assert argv[argv.index("--speculative-num-draft-tokens") + 1] == "8"
+    wide = Spec("x", Path("m"), "DDTREE", budget=15)
+    assert wide.argv(1, cpu=False)[-5] == "16"
+    assert wide.environ(Path("p"))["DDTREE_BUDGET"] == "15"
+    assert "DDTREE_BUDGET" not in Spec("x", Path("m"), "DFLASH").environ(Path("p"))
