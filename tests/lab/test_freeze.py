@@ -9,7 +9,9 @@ import pytest
 from tests.lab.harness import HostView, Project
 
 
-def test_a_host_that_is_frozen_answers_nobody_until_it_is_healed(lab: Project, serving: HostView) -> None:
+def test_a_host_that_is_frozen_answers_nobody_until_it_is_healed(
+    lab: Project, serving: HostView
+) -> None:
     assert serving.get("/health") is not None
     lab.ok("lab", "fault", serving.name, "freeze")
     try:
