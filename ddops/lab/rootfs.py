@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from ddops.command import cmd
 from ddops.errors import CommandFailed, RefusedError
 from ddops.lab.needs import PATH
 from ddops.render import Lookup
@@ -70,6 +69,9 @@ def _build(target: Path, suite: str, lines: list[str], packages: list[str], hook
     for stale in target.parent.glob("*.partial"):  # a build that was killed; we hold the lock
         shutil.rmtree(stale)
     temp = target.with_name(f"{target.name}.partial")
+    runs = target.with_name("customize")  # an installed file may have lost its mode
+    shutil.copyfile(hook, runs)
+    runs.chmod(0o700)
     options = [f"--dpkgopt=path-exclude={p}" for p in _NOT_WANTED]
     options.append("--dpkgopt=force-unsafe-io")  # a build that is cut short is thrown away whole
     options += [f'--aptopt={k} "{v}"' for k, v in _proxies()]
@@ -78,7 +80,7 @@ def _build(target: Path, suite: str, lines: list[str], packages: list[str], hook
         "unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private",
         "--mount-proc", "mmdebstrap", "--mode=root", "--variant=minbase",
         f"--include={','.join(packages)}", '--aptopt=Acquire::Languages "none"', *options,
-        f'--customize-hook={cmd("sh", str(hook)).render()} "$1"', suite, str(temp), *lines,
+        f"--customize-hook={runs}", suite, str(temp), *lines,
     ]  # fmt: skip
     try:
         done = subprocess.run(
@@ -95,6 +97,7 @@ def _build(target: Path, suite: str, lines: list[str], packages: list[str], hook
         temp.rename(target)
     finally:
         shutil.rmtree(temp, ignore_errors=True)
+        runs.unlink()
 
 
 def _proxies() -> list[tuple[str, str]]:
