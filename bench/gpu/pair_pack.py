@@ -9,6 +9,7 @@ anything is measured: what is unpacked is bit for bit the pair that was measured
 from __future__ import annotations
 
 import io
+import json
 import sys
 import tarfile
 from pathlib import Path
@@ -57,6 +58,9 @@ def pack(folders: dict[str, Path], out: Path) -> None:
                     raise SystemExit(f"{folder}: {key} does not lie on the int8 grid")
                 small[key], small[key + ".scale"] = values, scale
             _add(tar, f"{name}/weights", save(small))
+            said = json.loads((folder / "config.json").read_text()).get("dtype")
+            if said != "bfloat16":
+                raise SystemExit(f"{folder}/config.json says dtype {said}. next: bfloat16")
             for file in FILES:
                 if (folder / file).exists():
                     _add(tar, f"{name}/{file}", (folder / file).read_bytes())

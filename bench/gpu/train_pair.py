@@ -252,6 +252,7 @@ def write(
     draft.mkdir(parents=True)
     tensors = {k: v.to(torch.bfloat16).cpu().contiguous() for k, v in drafter.w.items()}
     save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
+    config = {**config, "dtype": "bfloat16"}  # none said, SGLang takes float16 and its worker dies
     (draft / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 

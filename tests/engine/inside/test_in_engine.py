@@ -6,9 +6,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -380,3 +381,55 @@ def test_the_spine_is_what_the_first_children_alone_would_have_committed(tree: T
     paths[1, :2] = torch.tensor([WIDTH, WIDTH + other])  # request 1 left it at once
     paths[2, 0] = 2 * WIDTH  # request 2 accepted nothing
     assert metrics.spine_commit(tree, paths).tolist() == [len(spine), 1, 1]
+
+
+class Scope:
+    """The engine's `spec` group, which remembers what it is overridden with."""
+
+    speculative_num_draft_tokens, speculative_eagle_topk = WIDTH, TOPK
+    speculative_dflash_block_size = BLOCK
+    now: ClassVar[dict[str, int]] = {}
+
+    @contextmanager
+    def override(self, **values: int) -> Iterator[None]:
+        Scope.now = values
+        yield
+        Scope.now = {}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "head"),
+    [("_is_domino", "Domino"), ("lilicorr", "LiLiCorr"), ("selector", "DFlash2 selector")],
+)
+def test_a_drafter_whose_positions_depend_on_each_other_is_refused(
+    attribute: str, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
+
+    from sglang_ddtree import worker
+
+    seen: list[dict[str, int]] = []
+
+    def start(self: Any, *args: object) -> None:
+        seen.append(Scope.now)
+        self._is_domino, self.lilicorr, self.selector = False, None, None
+        setattr(self, attribute, object())
+
+    monkeypatch.setattr(DFlashWorkerV2, "__init__", start)
+    monkeypatch.setattr(worker, "get_spec", Scope)
+    monkeypatch.delenv("DDTREE_BUDGET", raising=False)
+    with pytest.raises(ValueError, match=f"this one has a {head} head"):
+        worker.DDTreeWorkerV2(None, 0, 0, None)
+    # The drafter was built as wide as its block, and as a chain.
+    assert seen == [{"speculative_num_draft_tokens": BLOCK, "speculative_eagle_topk": 1}]
+
+
+def test_a_hook_that_was_not_applied_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    from sglang_ddtree import hooks
+
+    hooks.assert_applied()
+    monkeypatch.setattr(HookRegistry, "_patched", set())
+    with pytest.raises(RuntimeError, match="create_dummy_verify_input"):
+        hooks.assert_applied()
