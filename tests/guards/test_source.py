@@ -164,9 +164,7 @@ GUARDS = {
             "exec('x = 1')",
             "import os\nos.system('ls')",
         ),
-        {
-            "ddops/hostside/coding_case.py": "runs a model's program; only inside coding_box's sandbox"
-        },
+        {"ddops/hostside/coding_case.py": "runs a model's program, in coding_box's sandbox"},
     ),
     "no swallowed error": Guard(
         no_swallowed_errors,
