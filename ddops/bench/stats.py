@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,9 +86,10 @@ def ratio_of_sums(
     for prompt, numerator, denominator in rows:
         sums[prompt][0] += numerator
         sums[prompt][1] += denominator
-    parts = np.array(list(sums.values()), dtype=float).reshape(-1, 2)
+    # A prompt without a denominator (no verify step, say) measured nothing.
+    parts = np.array([x for x in sums.values() if x[1] > 0], dtype=float).reshape(-1, 2)
     top, bottom = parts[:, 0], parts[:, 1]
-    if len(parts) < 2 or bottom.sum() <= 0:
+    if len(parts) < 2:
         return None
     return _resampled(top, bottom, seed, confidence)
 
@@ -129,18 +131,23 @@ def _resampled(
 
     # BCa needs the estimate to vary when any unit is left out; with units of weight 0, or very
     # few, plain percentiles are what is left.
-    method = "BCa" if n >= 8 and np.all(bottom > 0) else "percentile"
-    done = scipy_stats.bootstrap(
-        (np.arange(n),),
-        statistic,
-        n_resamples=RESAMPLES,
-        batch=max(1, _AT_ONCE // n),
-        vectorized=True,
-        confidence_level=confidence,
-        method=method,
-        rng=np.random.default_rng(seed),
-    )
-    low, high = (float(x) for x in done.confidence_interval)
+    low = high = math.nan
+    for method in ("BCa", "percentile") if n >= 8 and np.all(bottom > 0) else ("percentile",):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", scipy_stats.DegenerateDataWarning)
+            done = scipy_stats.bootstrap(
+                (np.arange(n),),
+                statistic,
+                n_resamples=RESAMPLES,
+                batch=max(1, _AT_ONCE // n),
+                vectorized=True,
+                confidence_level=confidence,
+                method=method,
+                rng=np.random.default_rng(seed),
+            )
+        low, high = (float(x) for x in done.confidence_interval)
+        if math.isfinite(low) and math.isfinite(high):
+            break  # BCa gives NaN where the draws hardly differ; then percentiles are left
     return Interval(value, min(low, value), max(high, value), n)
 
 

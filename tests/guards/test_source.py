@@ -164,7 +164,7 @@ GUARDS = {
             "exec('x = 1')",
             "import os\nos.system('ls')",
         ),
-        {"ddops/hostside/coding_case.py": "runs a model's program, only inside its sandbox"},
+        {"ddops/hostside/coding_case.py": "runs a model's program, in coding_box's sandbox"},
     ),
     "no swallowed error": Guard(
         no_swallowed_errors,
@@ -202,7 +202,6 @@ GUARDS = {
             "ddops/lab/host.py": "the environment file that the login wrapper reads",
             "ddops/cli/deploy.py": "shows a command line to people; it is never run",
             "ddops/config/secrets.py": "a command for people to type, in a message",
-            "ddops/snapshot/resticio.py": "restic's option sftp.command, which restic splits again",
         },
     ),
     "short functions": Guard(short_functions, ("def f():\n" + "    pass\n" * MAX_FUNCTION,)),
