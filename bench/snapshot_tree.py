@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("tree", type=Path)
     parser.add_argument("-n", type=int, default=3)
     parser.add_argument("--dir", type=Path, default=Path("/dev/shm"))  # noqa: S108 - tmpfs is meant
+    parser.add_argument("--again", type=int, default=3, help="unchanged and one file, a round")
     parser.add_argument("--restic", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
@@ -78,7 +79,9 @@ def main() -> None:
         for number in range(args.n):
             work = base / f"round{number}"
             work.mkdir()
-            Round(work, config, args.tree, rows, restic=args.restic).run()
+            made = Round(work, config, args.tree, rows, restic=args.restic)
+            made.again = args.again
+            made.run()
             shutil.rmtree(work)
             print(f"round {number + 1} of {args.n}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     finally:
@@ -89,6 +92,8 @@ def main() -> None:
 
 class Round:
     """One copy of the tree, every tool on it, each state timed."""
+
+    again = 3
 
     def __init__(
         self, work: Path, config: Path, tree: Path, rows: dict[str, list[float]], *, restic: bool
@@ -127,12 +132,13 @@ class Round:
         self.restic = ["restic", "-q", "-o", f"sftp.command={ssh}", "-r",
                        f"sftp:bench:{self.work}/restic"]  # fmt: skip
         self._sh(*self.restic, "init")
-        for state in ("first", "unchanged", "one file"):
-            if state == "one file":
-                for root in (self.tree, self.mirror):
-                    with (root / self.edited).open("a") as f:
-                        f.write("# one more line\n")
-            self._state(state)
+        self._state("first")
+        for _ in range(self.again):
+            self._state("unchanged")
+            for root in (self.tree, self.mirror):
+                with (root / self.edited).open("a") as f:
+                    f.write("# one more line\n")
+            self._state("one file")
         for one in (self.transport, place):
             one.close()
 

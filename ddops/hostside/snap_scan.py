@@ -4,9 +4,12 @@ A hit names the path, the rule and the line. The value itself is never kept, nor
 """
 
 import fnmatch
+import hashlib
 import math
 import os
 import re
+
+from ddops.hostside.snap_git import Stop
 
 RULES = "1"
 #: Rule, texts to look for (which is quick), expression around them. Group 1, if any, is the value.
@@ -83,19 +86,26 @@ def scan(git, state, tree, allow):
 def new_blobs(git, cleared, tree):
     """Path and bytes of each file of `tree` that the cleared tree does not hold there.
 
-    Read from the work tree, which is quicker; the caller looks once more that it is the same.
+    Read from the work tree, which is quicker than from git, and only if they are the object's:
+    what was looked at is what is sent.
     """
     if cleared.get("rules") == RULES and git.has(cleared["tree"]):
         words = ("diff-tree", "-r", "-z", "--no-renames", "--raw", cleared["tree"], tree)
         fields = git.out(*words).split(b"\0")
         rows = [(m.split(b" "), p) for m, p in zip(fields[::2], fields[1::2])]
-        wanted = [p for w, p in rows if w[4] != b"D" and w[1].startswith(b"10")]
+        wanted = [(w[3], p) for w, p in rows if w[4] != b"D" and w[1].startswith(b"10")]
     else:
         lines = [r.split(b"\t", 1) for r in git.out("ls-tree", "-r", "-z", tree).split(b"\0") if r]
-        wanted = [p for m, p in lines if m.startswith(b"10")]
-    for path in wanted:
-        with open(git.path(path), "rb") as f:
-            yield path, f.read()
+        wanted = [(m.split(b" ")[2], p) for m, p in lines if m.startswith(b"10")]
+    for oid, path in wanted:
+        try:
+            with open(git.path(path), "rb") as f:
+                data = f.read()
+        except OSError:
+            data = b""
+        if hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest().encode() != oid:  # noqa: S324
+            raise Stop("moving", paths=[os.fsdecode(path)])
+        yield path, data
 
 
 def judge(path, data):
