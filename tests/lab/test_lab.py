@@ -62,7 +62,7 @@ def test_down_leaves_nothing_behind(project: Project) -> None:
     before = machine(project)
     project.ok("lab", "up", "--engine", "sim", "--hosts", "2")
     during = machine(project)
-    assert len(sshds(project)) == 2
+    assert len(sshds(project)) == 3, "two hosts and the backup place"
     assert during["processes"] != before["processes"]  # the comparison can see something
     project.ok("provision", "lab1")
     project.ok("deploy", "lab1")
@@ -113,7 +113,7 @@ def test_a_lab_killed_while_coming_up_is_cleaned_by_the_next(project: Project) -
     assert not (project.lab.state.exists() and project.state.ready)
     done = project.ok("lab", "up", "--engine", "sim", "--hosts", "1")
     assert "cleaning it" in done.err
-    assert len(sshds(project)) == 1
+    assert len(sshds(project)) == 2, "the host and the backup place"
     assert not set(stray) & set(sshds(project))
     assert project.ssh("lab1", "echo", "here").stdout == "here\n"
 
@@ -130,7 +130,7 @@ def test_a_dead_lab_is_cleaned_by_the_next_up(project: Project) -> None:
     done = project.ok("lab", "up", "--engine", "sim")
     assert "cleaning it" in done.err
     assert not set(stray) & set(tagged(f"DDOPS_LAB={project.lab.dir}"))
-    assert len(sshds(project)) == 1
+    assert len(sshds(project)) == 2, "the host and the backup place"
 
 
 def test_control_c_while_coming_up_leaves_nothing(project: Project) -> None:
