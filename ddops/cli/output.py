@@ -75,6 +75,6 @@ def _shares(natural: Sequence[int], room: int) -> list[int]:
     left, open_ = room, sorted(range(len(natural)), key=lambda i: natural[i])
     while open_:
         i = open_.pop(0)
-        out[i] = max(min(natural[i], left // (len(open_) + 1)), 16 if natural[i] > 16 else 0)
+        out[i] = min(natural[i], max(left // (len(open_) + 1), 16))
         left -= out[i]
     return out
