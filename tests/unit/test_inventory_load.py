@@ -334,6 +334,7 @@ def test_the_schema_knows_every_file_and_key() -> None:
         "inventory/hosts.toml",
         "inventory/services/*.toml",
         "inventory/profiles/*.toml",
+        "suites/**/*.toml",
     ]
     hosts = schema["inventory/hosts.toml"]["$defs"]
     assert isinstance(hosts, dict)
