@@ -27,12 +27,14 @@ from measure import machine
 
 from ddops.bench.answer import Sample, parse_load
 from ddops.bench.figures import per_token_ns, tpot_ns, ttft_ns
-from ddops.bench.plan import LoadPlan, Request, Where
+from ddops.bench.plan import LoadPlan, Request, Where, text_body
 from ddops.bench.prompts import constant_schedule
 
 HERE = Path(__file__).parent
 SIDE = HERE.parent / "ddops" / "hostside"
 LATE_NS, NOISE = 5_000_000, 0.02
+#: From the mock's look at its clock to the segment's stamp, where nothing comes between.
+SLACK_NS = 200_000
 
 
 class Server:
@@ -80,15 +82,13 @@ def client(plan: LoadPlan) -> Any:
 
 
 def plan_for(port: int, streams: int, route: str = "chat", **changes: Any) -> LoadPlan:
-    body: dict[str, object] = {
-        "generate": {"text": "x"},
-        "chat": {"messages": [{"role": "user", "content": "x"}]},
-    }[route]  # type: ignore[assignment]
     count = changes.pop("count", 2 * streams)
     base: dict[str, Any] = {
         "where": Where(host="127.0.0.1", port=port, model="mock"), "route": route,
         "common": {"model": "mock", "stream": True, "stream_options": {"include_usage": True}},
-        "requests": [Request(id=str(n), body=body) for n in range(count)],
+        "requests": [
+            Request(id=f"r{n}", body=text_body(route, f"r{n}")) for n in range(count)
+        ],
         "concurrency": streams, "timeout_s": 60.0, "deadline_s": 120.0, "noise_s": 0.3,
         "sample_s": 0.0, "idle_budget_s": 2.0,
     }  # fmt: skip
@@ -101,27 +101,26 @@ def quantile(values: list[float], q: float) -> float:
 
 
 def matched(load: Any, truth: dict[str, Any]) -> list[tuple[Sample, dict[str, Any]]]:
-    """Each sample with the mock's row: by when its first chunk came, one for one.
-
-    Both lists are in the order of the first chunk; the mock's chunk cannot come after the client's.
-    """
-    rows = sorted(truth["answers"], key=lambda r: r["at"][0])
-    samples = sorted((s for s in load.samples if s.ok), key=lambda s: s.chunks[0].hi)
-    if len(rows) != len(samples):
-        raise SystemExit(f"{len(samples)} answers, the mock gave {len(rows)}")
-    return list(zip(samples, rows, strict=True))
+    """Each sample with the mock's row of the very request, known by its prompt."""
+    rows = {r["asked"]: r for r in truth["answers"]}
+    return [(s, rows[s.prompt]) for s in load.samples if s.ok]
 
 
 def judge(load: Any, truth: dict[str, Any]) -> dict[str, float | bool]:
     """Errors of one repeat, ms and us. TTFT's truth is from the request's arrival at the mock."""
     pairs = matched(load, truth)
     ttft, arrival, token = [], [], []
+    inside = chunks = 0
     for sample, row in pairs:
         value = ttft_ns(sample)
         assert value is not None
         ttft.append((value - (row["at"][0] - row["arrived"])) / 1e6)
         for chunk, at in zip(sample.chunks, row["at"], strict=True):
             arrival.append((chunk.hi + load.t0_unix_ns - at) / 1e3)
+            # The mock looks at its clock before it writes: the chunk came a little after `at`.
+            written = at - load.t0_unix_ns
+            inside += chunk.lo - SLACK_NS <= written <= chunk.hi
+            chunks += 1
         later = (sample.tokens or 0) - (sample.chunks[0].tokens or 0)
         true_mean = (row["at"][-1] - row["at"][0]) / max(1, later)
         mine = tpot_ns(sample)
@@ -134,6 +133,7 @@ def judge(load: Any, truth: dict[str, Any]) -> dict[str, float | bool]:
     return {
         "ttft_p50_ms": quantile(ttft, 0.5), "ttft_p99_ms": quantile(ttft, 0.99),
         "arrival_p50_us": quantile(arrival, 0.5), "arrival_p99_us": quantile(arrival, 0.99),
+        "inside_bound": inside / max(1, chunks),
         "tpot_error_mean": statistics.fmean(token), "tpot_error_p99": quantile(token, 0.99),
         "events_s": count / span, "client_cpu_s": load.client["cpu_s"],
         "reads_per_cpu_s": load.client["capacity_reads_s"],

@@ -59,13 +59,14 @@ def event(kind: str, count: int, each: int, last: bool) -> dict[str, object]:
 
 
 class Answer:
-    __slots__ = ("arrived", "at", "chunks", "due", "place", "start")
+    __slots__ = ("arrived", "asked", "at", "chunks", "due", "place", "start")
 
     def __init__(self, arrived: int, start: int, chunks: list[bytes]) -> None:
         self.arrived = arrived
         self.start = start
         self.chunks = chunks
         self.place = 0
+        self.asked = ""
         self.at: list[int] = []
 
 
@@ -133,15 +134,16 @@ class Mock:
             self.drop(fd)
             return
         buffer += data
-        for method, path, _body in requests(buffer):
-            self.ask(fd, client, method, path)
+        for method, path, body in requests(buffer):
+            self.ask(fd, client, method, path, body)
 
-    def ask(self, fd: int, client: socket.socket, method: str, path: str) -> None:
+    def ask(self, fd: int, client: socket.socket, method: str, path: str, body: bytes) -> None:
         now = time.time_ns()
         if path in KINDS and method == "POST":
             self.number += 1
             stagger = (self.number * 37 % 100) * 100_000  # up to 10 ms, so that waves spread
             answer = Answer(now, now + self.ttft + stagger, self.made[KINDS[path]])
+            answer.asked = prompt_of(body)
             client.send(HEAD)
             self.answers[fd] = answer
             heapq.heappush(self.due, (answer.start, fd, id(answer)))
@@ -194,9 +196,17 @@ class Mock:
         if last:
             self.running -= 1
             del self.answers[fd]
-            self.rows.append({"arrived": answer.arrived, "start": answer.start, "at": answer.at})
+            self.rows.append({"asked": answer.asked, "arrived": answer.arrived,
+                              "start": answer.start, "at": answer.at})  # fmt: skip
             return
         heapq.heappush(self.due, (answer.start + answer.place * self.gap, fd, id(answer)))
+
+
+def prompt_of(body: bytes) -> str:
+    """The text that was asked, by which a reader of the truth finds its request again."""
+    value = json.loads(body)
+    messages = value.get("messages")
+    return str(messages[-1]["content"] if messages else value.get("text", value.get("prompt")))
 
 
 def requests(buffer: bytearray) -> Iterator[tuple[str, str, bytes]]:

@@ -19,6 +19,7 @@ from tests.guards.source import ROOT, python, tracked
 SHIPPED = {
     "templates": "templates/unit.service.j2",
     "inventory": "inventory/hosts.toml",
+    "suites": "suites/concurrency.toml",
     "patches": "patches/sglang-0.5.23/series",
     "runbooks": "runbooks/README.md",
     "lab": "lab/engine_sim/sglang/launch_server.py",
