@@ -49,6 +49,8 @@ def cell_of(
     }
     fix: dict[str, object] = {
         "model": _named(service.model, service.revision),
+        # Another machine is unlike until somebody has shown the contrary.
+        "host": host.name,
         "host_class": host.host_class or "unknown",
         "engine_env": host.engine_env,
         "simulated": host.simulated,

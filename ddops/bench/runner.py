@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddops.bench import record
-from ddops.bench.answer import Load
+from ddops.bench.answer import Load, Look
 from ddops.bench.figures import Figures, figures
 from ddops.bench.gating import Gated, Gatekeeper
 from ddops.bench.plan import LoadPlan, Point, Request, common_body, text_body
@@ -171,12 +171,13 @@ class Bench:
         self, cell: Cell, proof: Proof, gated: Gated, point: Point, repeat: int
     ) -> Measured:
         """A row without a number: what was not measured, and why."""
-        status, reason = worst(gated.against)
         asked = self.asked(proof, point)
-        empty = Window(0, 0, "not measured", False, reason)
+        empty = Window(0, 0, "not measured", False, worst(gated.against)[1])
+        info = proof.seen.server_info.values if proof.seen.server_info else {}
+        seen = Load(before=Look(info=info))
         return self._store(
-            cell, proof, Gated(gated.ids if proof.launch else (), ()), Load(), empty, None,
-            [Finding(status, "gates", reason)], asked, repeat,
+            cell, proof, Gated(gated.ids if proof.launch else (), ()), seen, empty, None,
+            gated.against, asked, repeat,
         )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -115,7 +116,7 @@ def sweep(
 
     stop = Stop()
     done: list[Measured] = []
-    with on_interrupt(stop, app.warn), app.ledger(readonly=dry_run) as book, view(app) as shown:
+    with on_interrupt(stop, app.warn), _book(app, dry_run) as book, view(app) as shown:
         tools, works = _sweep_tools(app, stop, book), []
         for one in bench_targets(app, target, limit, exclude):
             suite = find_suite(app.lookup, one.service.name, "sweep", app.project.root)
@@ -143,6 +144,25 @@ def sweep(
             raise
     show(done, as_json)
     end(done, stop.asked)
+
+
+@contextmanager
+def _book(app: App, dry_run: bool) -> Iterator[Ledger]:
+    """The ledger. A dry run only reads it, and makes none in a project that has none yet."""
+    import tempfile
+    from pathlib import Path
+
+    from ddops.ledger import Ledger
+
+    if dry_run and not app.settings.ledger_path.exists():
+        with (
+            tempfile.TemporaryDirectory(prefix="ddops-") as folder,
+            Ledger.open(Path(folder) / "ledger.db", redactor=app.redactor) as book,
+        ):
+            yield book
+        return
+    with app.ledger(readonly=dry_run) as book:
+        yield book
 
 
 def _ask(works: Sequence[tuple[Sweep, Sequence[Start]]], yes: bool) -> None:
