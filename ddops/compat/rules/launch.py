@@ -251,7 +251,9 @@ def _tree(look: Look, name: str, values: Mapping[str, str]) -> Outcome | None:
     topk = values.get("speculative-eagle-topk", "1")
     if not (name == "DDTREE" or (name.startswith("EAGLE") and topk not in ("1", "true"))):
         return None
-    backend = values.get("decode-attention-backend", values.get("attention-backend"))
+    # A verify pass runs on the prefill backend, unless it is told to run on the other one.
+    half = values.get("speculative-attention-mode", "prefill")
+    backend = values.get(f"{half}-attention-backend", values.get("attention-backend"))
     kind, families = _kind(look), _families(look)
     if look.subject.host_class == "cpu":
         return None
