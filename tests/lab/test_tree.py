@@ -27,6 +27,8 @@ def host(lab: Project) -> Iterator[HostView]:
 
 def test_an_engine_from_a_patched_tree(lab: Project, host: HostView, tmp_path: Path) -> None:
     installed = next(Path(host.layout.engine_dir).glob("env/*/lib/python3*/site-packages/sglang"))
+    # The shipped patches are for SGLang itself; the stand-in has a series of its own, empty so far.
+    lab.write("patches/sglang-0.5.23/series", "")
     assert lab.run("tree", "status", "lab3").rc == 4, "there is none yet"
     lab.ok("tree", "init", "lab3", "--installed", str(installed))
     assert "unchanged" in lab.ok("tree", "init", "lab3", "--installed", str(installed)).err
