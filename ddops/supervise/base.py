@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,3 +31,18 @@ class Supervisor(Protocol):
         ...
 
     def status(self, service: str) -> ServiceState: ...
+
+
+def read_state(
+    answer: Mapping[str, object], up: Collection[object], down: Collection[object]
+) -> ServiceState:
+    """A supervisor's answer; `up` and `down` are its own words, any other one is unknown."""
+    word = answer.get("state")
+    left = answer.get("left")
+    state = State.UP if word in up else State.DOWN if word in down else State.UNKNOWN
+    return ServiceState(
+        state,
+        str(word or "absent"),
+        str(answer.get("why") or ""),
+        tuple(int(p) for p in left) if isinstance(left, list) else (),
+    )

@@ -11,8 +11,7 @@ import json
 from ddops.command import cmd
 from ddops.errors import CommandFailed, DdopsError
 from ddops.layout import HostLayout
-from ddops.model import State
-from ddops.supervise.base import ServiceState
+from ddops.supervise.base import ServiceState, read_state
 from ddops.transport import Transport
 
 #: A stop waits for the engine's grace period and for what it left behind.
@@ -37,17 +36,17 @@ class ProcessSupervisor:
         return self._call("status", "-")["daemon"] == "up"
 
     def start(self, service: str) -> ServiceState:
-        return _state(self._call("start", service))
+        return read_state(self._call("start", service), _UP, _DOWN)
 
     def stop(self, service: str) -> ServiceState:
-        return _state(self._call("stop", service))
+        return read_state(self._call("stop", service), _UP, _DOWN)
 
     def forget(self, service: str) -> ServiceState:
         """Stop it and keep a restarted daemon from starting it again."""
-        return _state(self._call("forget", service))
+        return read_state(self._call("forget", service), _UP, _DOWN)
 
     def status(self, service: str) -> ServiceState:
-        return _state(self._call("status", service))
+        return read_state(self._call("status", service), _UP, _DOWN)
 
     def _call(self, verb: str, service: str) -> dict[str, object]:
         layout = self._layout
@@ -68,15 +67,3 @@ class ProcessSupervisor:
                 next=f"see {layout.state}/supervisor/supervisord.log on the host",
             )
         return answer
-
-
-def _state(answer: dict[str, object]) -> ServiceState:
-    word = answer.get("state")
-    left = answer.get("left")
-    state = State.UP if word in _UP else State.DOWN if word in _DOWN else State.UNKNOWN
-    return ServiceState(
-        state,
-        str(word or "absent"),
-        str(answer.get("why") or ""),
-        tuple(int(p) for p in left) if isinstance(left, list) else (),
-    )

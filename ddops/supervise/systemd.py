@@ -11,8 +11,7 @@ import json
 from ddops.command import cmd
 from ddops.errors import CommandFailed, RefusedError
 from ddops.layout import HostLayout
-from ddops.model import State
-from ddops.supervise.base import ServiceState
+from ddops.supervise.base import ServiceState, read_state
 from ddops.supervise.process import STOP_DEADLINE_S
 from ddops.transport import Transport
 
@@ -34,17 +33,17 @@ class SystemdSupervisor:
         self._call("verify", service, digest)
 
     def start(self, service: str) -> ServiceState:
-        return _state(self._call("start", service))
+        return read_state(self._call("start", service), _UP, _DOWN)
 
     def stop(self, service: str) -> ServiceState:
-        return _state(self._call("stop", service))
+        return read_state(self._call("stop", service), _UP, _DOWN)
 
     def forget(self, service: str) -> ServiceState:
         """Stop it and remove its unit."""
-        return _state(self._call("forget", service))
+        return read_state(self._call("forget", service), _UP, _DOWN)
 
     def status(self, service: str) -> ServiceState:
-        return _state(self._call("status", service))
+        return read_state(self._call("status", service), _UP, _DOWN)
 
     def _call(self, verb: str, service: str, *more: str) -> dict[str, object]:
         layout, host = self._layout, self._transport.host
@@ -69,15 +68,3 @@ class SystemdSupervisor:
                 next=f"on {host}: sudo -n true; systemctl status ddops-{service}",
             )
         return answer
-
-
-def _state(answer: dict[str, object]) -> ServiceState:
-    word = answer.get("state")
-    left = answer.get("left")
-    state = State.UP if word in _UP else State.DOWN if word in _DOWN else State.UNKNOWN
-    return ServiceState(
-        state,
-        str(word or "absent"),
-        str(answer.get("why") or ""),
-        tuple(int(p) for p in left) if isinstance(left, list) else (),
-    )
