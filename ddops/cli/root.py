@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "drift": ("drift:drift", "Does a host still run what was released there?"),
     "lab": ("lab:lab", "Real hosts on loopback to try things on."),
     "bench": ("bench:bench", "Measure a service, correctness first."),
+    "recommend": ("recommend:recommend", "Which configuration to run, and how sure that is."),
     "ledger": ("ledger:ledger", "What was recorded: deployments, evidence, the chain."),
     "lock": ("lock:lock", "Who is at work on a host."),
     "config": ("config:config", "Settings and where they come from."),
