@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "lab": ("lab:lab", "Real hosts on loopback to try things on."),
     "bench": ("bench:bench", "Measure a service, correctness first."),
     "recommend": ("recommend:recommend", "Which configuration to run, and how sure that is."),
+    "report": ("report:report", "What was found, what it rests on, and what fell."),
     "ledger": ("ledger:ledger", "What was recorded: deployments, evidence, the chain."),
     "lock": ("lock:lock", "Who is at work on a host."),
     "config": ("config:config", "Settings and where they come from."),
