@@ -49,16 +49,19 @@ def _crossover(
     earlier = _same(above, here, below, notes)
     ids = [*below.run_ids, *above.run_ids]
     at, low, high, how = None, float(ends[0]), float(ends[1]), ""
+    lines: tuple[tuple[float, float], ...] = ()
     if later is None or earlier is None:
         lacking = below.config.name if later is None else above.config.name
         where = ends[1] if later is None else ends[0]
         how = f"somewhere between: {lacking} was not measured at {where}"
     else:
         ids += [*later.run_ids, *earlier.run_ids]
-        at, low, high, how = _meet((below, later), (earlier, above), seed_of(*ids))
+        falling, rising = (below, later), (earlier, above)
+        at, low, high, how = _meet(falling, rising, seed_of(*ids))
+        lines = tuple((s[0].estimate.value, s[1].estimate.value) for s in (falling, rising))
     return Crossover(
         group=below.group, below=below.config, above=above.config, ends=ends, at=at, low=low,
-        high=high, how=how, notes=notes, run_ids=tuple(dict.fromkeys(ids)),
+        high=high, how=how, notes=notes, run_ids=tuple(dict.fromkeys(ids)), lines=lines,
     )  # fmt: skip
 
 

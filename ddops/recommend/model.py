@@ -188,6 +188,8 @@ class Crossover:
     how: str
     notes: Sequence[str]
     run_ids: tuple[str, ...]
+    #: Throughput of both sides at both ends; empty where `at` is None.
+    lines: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,8 @@ def _summary(found: Findings) -> Iterator[Block]:
             yield Text(f"Not comparable: {unlike_words(u)}.", "warn")
     fallen = [c for c in found.conclusions if not c["stands"]]
     if fallen:
-        names = "; ".join(f"“{c['text']}”" for c in fallen[:5])
+        texts = list(dict.fromkeys(str(c["text"]) for c in fallen))
+        names = "; ".join(f"“{text}”" for text in texts[:5])
         stand = "conclusion no longer stands" if len(fallen) == 1 else "conclusions no longer stand"
         yield Text(f"{len(fallen)} {stand}: {names}.", "warn")
     left = left_words(found.answer.left.by_status, found.answer.left.withdrawn)

@@ -50,13 +50,16 @@ def curves(p: Painter) -> Figure | None:
     series, left_out = _by_config(
         p, found, lambda c: Point(c.level, c.estimate.value, c.estimate.low, c.estimate.high)
     )
-    bands = [Band(c.low, c.high, c.at, "crossover, its interval") for c in crossings]
+    bands = [
+        Band(c.low, c.high, c.at, "crossover, its interval" if i == 0 else "", c.ends, c.lines)
+        for i, c in enumerate(crossings)
+    ]
     svg = (
         lines(
             series,
             Axis(label="requests at once", log=True, ticks=tuple(float(n) for n in levels)),
             Axis(label="output tokens a second, all requests", log=True),
-            bands=bands[:1] if bands else (), note=p.note,
+            bands=bands, note=p.note,
         )
         if p.draw
         else ""
@@ -138,18 +141,19 @@ def budgets(p: Painter) -> Figure | None:
             Point(b, c.estimate.value, c.estimate.low, c.estimate.high)
             for b, c in sorted(best.items())
         )
-        series.append(Series(f"{level} at once", points, i))
-    ticks = tuple(float(b) for b in sorted({int(q.x) for s in series for q in s.points}))
+        joined, plain = (tuple(q for q in points if bool(q.x) is t) for t in (True, False))
+        series.append(Series(f"{level} at once", joined, i, plain))
+    every = sorted({q.x for s in series for q in (*s.apart, *s.points)})
     svg = (
         lines(
-            series, Axis(label="budget: nodes of the tree (0: autoregressive)", ticks=ticks),
+            series, Axis(label="budget: nodes of the tree (0: autoregressive)", ticks=tuple(every)),
             Axis(label="output tokens a second, all requests", log=len(shown) > 1), note=p.note,
         )
         if p.draw
         else ""
     )  # fmt: skip
     words = "; ".join(
-        f"at {s.name}: " + ", ".join(f"budget {q.x:g} {number(q.y)}" for q in s.points)
+        f"{s.name}: " + ", ".join(f"budget {q.x:g} {number(q.y)}" for q in (*s.apart, *s.points))
         for s in series
     )
     left = f"; {len(levels) - len(shown)} concurrencies are not drawn" if shown != levels else ""
@@ -181,7 +185,7 @@ def commit_lengths(p: Painter) -> Figure | None:
         else f"{name} {mid:.2f}"
         for name, low, mid, high, _ in ordered
     )
-    return Figure(f"Commit length. The bar goes from the lowest to the highest run{_note(p)}",
+    return Figure(f"Commit length. The bar goes from the lowest to the highest run, or over what was told{_note(p)}",
                   f"{words}.", svg)  # fmt: skip
 
 

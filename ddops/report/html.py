@@ -76,9 +76,10 @@ def _table(table: Table) -> str:
         f"<th{' ' + NUMBER if k in table.right else ''}>{_text(c)}</th>"
         for k, c in enumerate(table.header)
     )
+    wide = "table wide" if len(table.header) > 4 else "table"
     rows = "\n".join(f"<tr>{_cells(table, n)}</tr>" for n in range(len(table.rows)))
     return (
-        f'<div class="table"><table><thead><tr>{head}</tr></thead>\n'
+        f'<div class="{wide}"><table><thead><tr>{head}</tr></thead>\n'
         f"<tbody>{rows}</tbody></table></div>"
     )
 

@@ -43,21 +43,27 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """`style` picks colour, marker and dashes: one configuration looks alike in all pictures."""
+    """`style` picks colour, marker and dashes: one configuration looks alike in all pictures.
+
+    `apart` are points of the same look that are not joined.
+    """
 
     name: str
     points: tuple[Point, ...]
     style: int = 0
+    apart: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of the x axis, with a line at `at`."""
+    """A stretch of the x axis with a line at `at`; `lines` are what meets there, end to end."""
 
     low: float
     high: float
     at: float | None
     name: str
+    ends: tuple[float, float] = (0.0, 0.0)
+    lines: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +82,8 @@ def lines(
     with _figure() as (figure, axes):
         for band in bands:
             axes.axvspan(band.low, band.high, color="#bbbbbb", alpha=0.35, lw=0, label=band.name)
+            for pair in band.lines:
+                axes.plot(band.ends, pair, color="#777777", lw=1, zorder=1.5)
             if band.at is not None:
                 axes.axvline(band.at, color="#555555", lw=1.2, ls=(0, (2, 2)))
         for s in series:
@@ -125,15 +133,21 @@ def spans(rows: Sequence[tuple[str, float, float, float, int]], x: Axis, *, note
 
 def _series(axes: Axes, s: Series) -> None:
     style = s.style % MOST
-    xs, ys = [p.x for p in s.points], [p.y for p in s.points]
-    below = [p.y - p.low if p.low is not None else 0.0 for p in s.points]
-    over = [p.high - p.y if p.high is not None else 0.0 for p in s.points]
-    axes.errorbar(
-        xs, ys, yerr=[below, over], color=COLOURS[style], marker=MARKERS[style], ms=6, lw=1.8,
-        dashes=DASHES[style] or (None, None), capsize=3, elinewidth=1.2, label=s.name,
-        mec="white", mew=0.6,
-    )  # fmt: skip
-    for p in s.points:
+    for points, joined in ((s.points, True), (s.apart, False)):
+        if not points:
+            continue
+        ys = [p.y for p in points]
+        below = [p.y - p.low if p.low is not None else 0.0 for p in points]
+        over = [p.high - p.y if p.high is not None else 0.0 for p in points]
+        axes.errorbar(
+            [p.x for p in points], ys, yerr=[below, over] if any(below + over) else None,
+            color=COLOURS[style], marker=MARKERS[style], ms=6, lw=1.8,
+            ls="-" if joined else "none",
+            dashes=DASHES[style] if joined and DASHES[style] else (None, None),
+            capsize=3, elinewidth=1.2, mec="white", mew=0.6,
+            label=s.name if joined or not s.points else None,
+        )  # fmt: skip
+    for p in (*s.points, *s.apart):
         if p.label:
             axes.annotate(p.label, (p.x, p.y), xytext=(5, 5), textcoords="offset points",
                           fontsize=8, color=COLOURS[style])  # fmt: skip
@@ -149,6 +163,7 @@ def _axes(axes: Axes, x: Axis, y: Axis) -> None:
         if told.log:
             scale("log")
             low, high = margin()
+            low, high = margin(low / 1.08, high * 1.12)  # room for what is written beside points
             if high / low < 3:  # too short for ticks of their own: widen to where there are some
                 margin(low / 1.3, high * 1.3)
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
