@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="The answer for N.")
 @click.option(
     "--steps",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Recorded steps of the largest budget, for the budget model.",
 )
 @click.option(
@@ -57,11 +57,7 @@ def recommend(
     from ddops.recommend.budget import read_steps
 
     _check(write, concurrency)
-    nodes = (
-        read_steps(steps.read_text(encoding="utf-8", errors="replace"), str(steps))
-        if (steps)
-        else ()
-    )
+    nodes = read_steps(_read(steps), str(steps)) if steps else ()
     with app.ledger(readonly=write is None) as book:
         answer = run(book, service, host_class, nodes)
         _refuse_nothing(answer, service, host_class)
@@ -71,6 +67,17 @@ def recommend(
         _show_one(answer, concurrency, as_json)
     else:
         _show(app, answer, as_json)
+
+
+def _read(path: Path) -> str:
+    from ddops.errors import UsageError
+
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}", why=error.strerror or str(error), next=f"ls -l {path}"
+        ) from error
 
 
 def _check(write: str | None, concurrency: int | None) -> None:

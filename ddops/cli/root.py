@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("bench:bench", "Measure a service, correctness first."),
     "recommend": ("recommend:recommend", "Which configuration to run, and how sure that is."),
     "report": ("report:report", "What was found, what it rests on, and what fell."),
+    "bundle": ("bundle:bundle", "One redacted archive for somebody who shall help."),
     "ledger": ("ledger:ledger", "What was recorded: deployments, evidence, the chain."),
     "lock": ("lock:lock", "Who is at work on a host."),
     "config": ("config:config", "Settings and where they come from."),

@@ -185,8 +185,10 @@ def commit_lengths(p: Painter) -> Figure | None:
         else f"{name} {mid:.2f}"
         for name, low, mid, high, _ in ordered
     )
-    return Figure(f"Commit length. The bar goes from the lowest to the highest run, or over what was told{_note(p)}",
-                  f"{words}.", svg)  # fmt: skip
+    caption = (
+        "Commit length. The bar goes from the lowest to the highest run, or over what was told"
+    )
+    return Figure(f"{caption}{_note(p)}", f"{words}.", svg)
 
 
 def depths(p: Painter) -> Figure | None:
