@@ -47,10 +47,8 @@ def acceptance(steps: Iterable[Mapping[str, object]]) -> tuple[float, ...]:
             raise ValueError(f"step {n} has budget {size}, the ones before {budget}")
         for path in paths:
             total += 1
-            if not isinstance(path, list):
-                raise ValueError(f"step {n}: the path {path!r} is no list")
-            for node in path:
-                if not isinstance(node, int) or not 1 <= node <= size:
+            for node in path if isinstance(path, list) else [repr(path)]:
+                if not isinstance(node, int) or isinstance(node, bool) or not 1 <= node <= size:
                     raise ValueError(f"step {n} names node {node!r} of {size}")
                 hits[node - 1] += 1
     if not total:

@@ -82,7 +82,7 @@ def test_a_chains_histogram_is_a_profile_of_its_depths() -> None:
         ('{"budget": 8, "path": [[0]]}', "names node 0 of 8"),
         ('{"budget": 8, "path": [[1]]}\n{"budget": 4, "path": [[1]]}', "has budget 4"),
         ('{"budget": 8, "path": [["a"]]}', "names node 'a'"),
-        ('{"budget": 8, "path": [7]}', "is no list"),
+        ('{"budget": 8, "path": [7]}', "names node '7'"),
     ],
 )
 def test_what_is_no_log_of_steps_is_refused(text: str, why: str) -> None:
