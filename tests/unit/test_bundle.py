@@ -27,7 +27,7 @@ STRAY = "hf_AbCdEfGhIjKlMnOpQrStUvWx"
 def opened(path: Path) -> dict[str, str]:
     with tarfile.open(path) as archive:
         return {
-            m.name: io.TextIOWrapper(archive.extractfile(m), "utf-8").read()  # type: ignore[arg-type]
+            m.name: (archive.extractfile(m) or io.BytesIO()).read().decode()
             for m in archive.getmembers()
         }
 
