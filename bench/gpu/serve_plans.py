@@ -14,6 +14,7 @@ from typing import Any
 
 import serve_proofs as proofs
 import serve_table as table
+import step_profile
 import two_samples
 from serve_fleet import Spec
 
@@ -21,6 +22,8 @@ REPO = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 BUDGETS = (7, 8, 15)
 ROUNDS = 5
+#: How often the parts of a step are measured, the servers in turns.
+STEP_ROUNDS = 16
 #: No server is waited for beyond this second of the first visit.
 START_S = 300
 
@@ -285,6 +288,50 @@ def third(visit: Any, folder: Path) -> None:
             )  # fmt: skip
 
 
+def steps(visit: Any, folder: Path) -> None:
+    """What a step does on the host and what it waits for: DFLASH beside DDTREE, few servers."""
+    models = models_of(visit, folder)
+    prompts = prompts_of(folder)
+    pair = list(specs(models, "pair", (7, 8)).values())
+    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.fleet.start(*pair)
+    where = None if visit.cpu else visit.part("widen", 100, lambda: str(widened(visit, models)))
+    wide = list(specs(Path(where), "wide", (7,)).values())[1:] if where else []
+    visit.fleet.start(*wide)
+    names = visit.ready(*(s.name for s in (*pair, *wide)), by=visit.now + 120, vital=False)
+    if "pair-ar" in names:
+        visit.part("reference", 40, lambda: _kept(
+            visit, proofs.reference(visit.fleet["pair-ar"], prompts[:48], 96, 8)))  # fmt: skip
+        for name in [n for n in names if n.startswith("pair")]:
+            visit.part(
+                f"greedy {name}", 25, lambda n=name: proofs.lossless(
+                    visit.fleet[n], visit.kept, prompts[:48], 96, 8),
+            )  # fmt: skip
+    visit.fleet.end_all({"pair-ar"} & set(names))
+    speculate = [n for n in names if n != "pair-ar"]
+    for name in speculate:
+        server = visit.fleet[name]
+        visit.part(f"warm {name}", 20, lambda s=server: table.measure(s, prompts, 16, 1)["wall_s"])
+    found: list[dict[str, Any]] = []
+    for turn in range(1 if visit.cpu else STEP_ROUNDS):
+        at = turn % len(speculate)
+        for name in speculate[at:] + speculate[:at]:
+            rows = visit.part(
+                f"step {name} {turn}", 20,
+                lambda n=name: table.parts(visit.fleet[n], prompts, 64, switch="step"),
+            )  # fmt: skip
+            visit.results.pop(f"step {name} {turn}", None)
+            found += [{**row, "round": turn} for row in rows or []]
+    visit.put("steps", found)
+    for name in speculate:
+        for level, stacks in ((1, False), (1, True), (16, False)):
+            visit.part(
+                f"profile {name} at {level}{' with stacks' if stacks else ''}", 40,
+                lambda n=name, c=level, s=stacks: step_profile.profiled(
+                    visit.fleet[n], prompts, c, stacks=s),
+            )  # fmt: skip
+
+
 def _same_law(
     server: Any, prompt: list[int], temperature: float, wanted: dict[str, int]
 ) -> dict[str, Any]:
@@ -344,5 +391,5 @@ def _kernels_done(visit: Any, checks: subprocess.Popen[bytes]) -> dict[str, Any]
 
 
 PLANS: dict[str, Callable[[Any, Path], None]] = {
-    "first": first, "second": second, "third": third,
+    "first": first, "second": second, "third": third, "steps": steps,
 }  # fmt: skip
