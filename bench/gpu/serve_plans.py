@@ -261,31 +261,48 @@ def second(visit: Any, folder: Path) -> None:
 
 
 def third(visit: Any, folder: Path) -> None:
-    """float32, and samples of two servers against each other: what other visits left open."""
+    """float32; samples of two servers against each other; throughput of the pair in turns."""
     models = models_of(visit, folder)
     prompts = prompts_of(folder)
     floats = float_specs(models)
-    pair = list(specs(models, "pair", (7, 8)).values())
+    pair = list(specs(models, "pair", BUDGETS).values())
     visit.part("gpu", 20, lambda: _gpu(visit))
     visit.fleet.start(*floats, *pair)
-    ready = visit.ready(*(s.name for s in floats), by=150, vital=False)
+    ready = visit.ready(*(s.name for s in floats), by=START_S, vital=False)
     _floats(visit, ready, prompts[:48], 96)
     visit.fleet.end_all({s.name for s in floats})  # they compute no more while others are measured
     names = visit.ready(*(s.name for s in pair), by=visit.now + 40, vital=False)
-    for name in names:
-        server = visit.fleet[name]
-        visit.part(f"warm {name}", 20, lambda s=server: table.measure(s, prompts, 16, 1)["wall_s"])
-        visit.part(f"parts {name}", 20, lambda s=server: table.parts(s, prompts, 128))
-    for temperature in (0.6, 1.0) if "pair-ar" in names else ():
-        want = visit.part(
-            f"triples ar T={temperature}", 20,
-            lambda t=temperature: dict(proofs.joint(visit.fleet["pair-ar"], prompts[0], t, 2048)),
-        )  # fmt: skip
-        for name in names if want else ():
-            visit.part(
-                f"triples {name} T={temperature}", 20,
-                lambda n=name, t=temperature, w=want: _same_law(visit.fleet[n], prompts[0], t, w),
+    _triples(visit, names, prompts)
+    _tables(visit, names, "pair", prompts, 128)
+
+
+#: Samples of one server at one prompt and temperature, and prompts that are looked at for variety.
+TRIPLES, LOOKED_AT = 2048, 24
+
+
+def _triples(visit: Any, names: list[str], prompts: list[list[int]]) -> None:
+    """First three tokens of each server against the plain one's, where the plain one's vary."""
+    if "pair-ar" not in names:
+        return
+    plain = visit.fleet["pair-ar"]
+
+    def varied() -> list[int]:
+        seen = {n: len(proofs.joint(plain, prompts[n], 1.0, 128)) for n in range(LOOKED_AT)}
+        return sorted(seen, key=lambda n: -seen[n])[:2]
+
+    for number in visit.part("varied prompts", 40, varied) or ():
+        for temperature in (0.6, 1.0):
+            label = f"T={temperature} prompt {number}"
+            want = visit.part(
+                f"triples ar {label}", 20,
+                lambda n=number, t=temperature: dict(proofs.joint(plain, prompts[n], t, TRIPLES)),
             )  # fmt: skip
+            for name in names if want else ():
+                visit.part(
+                    f"triples {name} {label}", 20,
+                    lambda s=name, n=number, t=temperature, w=want: _same_law(
+                        visit.fleet[s], prompts[n], t, w),
+                )  # fmt: skip
 
 
 def steps(visit: Any, folder: Path) -> None:
@@ -343,7 +360,7 @@ def _same_law(
 def float_specs(models: Path) -> list[Spec]:
     """The pair in float32; names begin with f32."""
     exact = {"TRITON_F32_DEFAULT": "ieee", "DDTREE_PROBE_KEEP_DTYPE": "1"}
-    flags = ("--dtype", "float32")
+    flags = ("--dtype", "float32", "--cuda-graph-bs-decode", "8")
     tree = Spec("x", models, "DDTREE", flags=flags, env=exact)
     return [
         Spec("f32-ar", models, flags=flags, env=exact),

@@ -151,6 +151,7 @@ def register() -> None:
             f"{layers}.layernorm.RMSNorm.forward_cuda": norm_in_torch,
             f"{layers}.activation.SiluAndMul.forward_cuda": activation_in_torch,
             f"{layers}.rotary_embedding.base.RotaryEmbedding.forward_cuda": rotary_in_torch,
+            "sglang.srt.models.utils.can_use_fused_inplace_qknorm": fused_norm_of,
         }
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)
@@ -164,6 +165,11 @@ def norm_in_torch(
     if x.dtype != torch.float32:
         return original(op, x, residual, added, *args, **kw)
     return op.forward_native(x, residual, added)
+
+
+def fused_norm_of(original: Callable[..., bool], head_dim: int, dtype: torch.dtype) -> bool:
+    """Its kernel has no float32, which SGLang finds out by compiling for half a minute."""
+    return dtype != torch.float32 and original(head_dim, dtype)
 
 
 def activation_in_torch(original: Callable[..., Any], op: Any, x: Any) -> Any:
