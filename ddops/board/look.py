@@ -13,7 +13,7 @@ from ddops.lock import Held, Owner
 
 SCHEMA = "ddops.look/1"
 HTTP_S = 6.0
-LOG_BYTES = 2000
+LOG_BYTES = 3000
 
 
 def look_spec(host: HostSpec, engine_dir: str) -> str:

@@ -90,9 +90,10 @@ class Poller:
         self._tell(Heard(time.time(), host, kind, clean if isinstance(clean, dict) else {}))
 
     def _keep_reading(self) -> None:
+        waits = [1.0, 2.0]  # the first readings know of no server start yet
         while not self.stopping.is_set():
             self.heard("", Kind.BOOKS, _answer(self._read_books))
-            self._books_now.wait(BOOKS_EVERY_S)
+            self._books_now.wait(waits.pop(0) if waits else BOOKS_EVERY_S)
             self._books_now.clear()
 
 

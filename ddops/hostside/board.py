@@ -44,6 +44,8 @@ GAUGES = (
     "realtime_tokens_total",
 )  # fmt: skip
 LABELS = ("dp_rank", "tp_rank", "pp_rank", "mode")
+LOG_READ = 64000
+LOOKS = re.compile(r'"GET /(health|model_info|server_info|metrics)[ ?/]')
 SAMPLE = re.compile(r"^sglang:(\w+)\{([^}]*)\} (\S+)$", re.M)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -75,8 +77,9 @@ def look(spec):
 
 def service(where, port, spec):
     out = observe(
-        argparse.Namespace(service_dir=where, port=port, http=0.0, log_bytes=spec["log_bytes"])
+        argparse.Namespace(service_dir=where, port=port, http=0.0, log_bytes=LOG_READ)
     )
+    out["log"]["tail"] = without_looks(out["log"]["tail"], spec["log_bytes"])
     out["committed"] = link(os.path.join(where, "committed"))
     if not out["port"]["owned"]:
         return out
@@ -92,6 +95,20 @@ def service(where, port, spec):
     out["states"] = [{k: s.get(k) for k in STATE} for s in states if isinstance(s, dict)]
     out["metrics"] = dict(metrics(client.get("/metrics", limit=4 << 20)), at=time.time())
     return out
+
+
+def without_looks(text, most):
+    """The log's end without the lines that being looked at leaves there; whole lines only."""
+    kept: list[str] = []
+    size = 0
+    for line in reversed(text.splitlines(keepends=True)):
+        if LOOKS.search(line):
+            continue
+        size += len(line)
+        if size > most:
+            break
+        kept.insert(0, line)
+    return "".join(kept)
 
 
 def metrics(answer):
