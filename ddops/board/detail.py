@@ -85,7 +85,7 @@ def _observed(
         yield [Cell("locked ", Tone.WARN), Cell(f"by {look.held.describe()}")]
     for service in state.spec.services:
         if (seen := look.services.get(service.name)) is not None:
-            yield from _service(state, service, seen, books, now)
+            yield from _service(state, service, seen, books, now, width)
     yield []
     if look.gpus is None:
         yield [Cell("GPUs ", Tone.HEAD), Cell(f"not seen: {look.gpus_why}", Tone.DIM)]
@@ -94,7 +94,7 @@ def _observed(
 
 
 def _service(
-    state: HostState, service: ServiceSpec, seen: ServiceSeen, books: Books, now: float
+    state: HostState, service: ServiceSpec, seen: ServiceSeen, books: Books, now: float, width: int
 ) -> Iterator[Line]:
     o = seen.observation
     launch, up = o.launch, o.engine is State.UP
@@ -119,7 +119,7 @@ def _service(
         yield from _load(state, service.name, seen, books, now)
     recorded = books.gates.get(launch.nonce, ()) if launch is not None else ()
     if launch is not None:
-        yield from _ladder(seen, recorded, now)
+        yield from _ladder(seen, recorded, now, width)
 
 
 def _load(
@@ -148,26 +148,25 @@ def _figure_line(what: str, figure: Figure | None, form: str, now: float) -> Lin
     return [Cell(f"  {what} {value}"), Cell(f"  ({figure.source}{age})", Tone.DIM)]
 
 
-def _ladder(seen: ServiceSeen, recorded: Sequence[GateSeen], now: float) -> Iterator[Line]:
+def _ladder(
+    seen: ServiceSeen, recorded: Sequence[GateSeen], now: float, width: int
+) -> Iterator[Line]:
     """Each gate as it is now, as far as a look can tell, and as it was at this start."""
     live = {name: (verdict.value, words) for name, verdict, words in ladder_now(seen)}
     then = {g.name: g for g in recorded}
+    room = max(20, width - 46)
     for name in sorted({*live, *then}):
-        line = [Cell(f"  {name[:14]:<14} ")]
-        if name in live:
-            verdict, words = live[name]
-            line += [Cell(f"{verdict:<7} ", _TONES[verdict]), Cell(words[:60])]
+        verdict, words = live.get(name, ("", then[name].message if name in then else ""))
+        line = [
+            Cell(f"  {name[:14]:<14} "),
+            Cell(f"{verdict:<8}", _TONES.get(verdict, Tone.PLAIN)),
+            Cell(f"{words[:room]:<{room}}"),
+        ]
         if name in then:
             gate = then[name]
-            before = "  at its start " if name in live else ""
-            line.append(Cell(before, Tone.DIM))
-            tone = _TONES.get(gate.verdict, Tone.PLAIN)
-            if before:
-                line.append(Cell(f"{gate.verdict} {span(now - gate.at)} ago", tone))
-            else:
-                line.append(Cell(f"{gate.verdict:<7} ", tone))
-                line.append(Cell(gate.message))
-                line.append(Cell(f"  at its start, {span(now - gate.at)} ago", Tone.DIM))
+            line.append(Cell(" start ", Tone.DIM))
+            line.append(Cell(gate.verdict, _TONES.get(gate.verdict, Tone.PLAIN)))
+            line.append(Cell(f" {span(now - gate.at)}", Tone.DIM))
         yield line
     if not recorded:
         yield [Cell("  no gate of this start is in the ledger here", Tone.DIM)]

@@ -21,20 +21,25 @@ _KEYS = (
     ("q", "leave"),
 )
 _SIGNS = f"""
-~ before a value: the host did not answer the last time, or not for {STALE_S:.0f} s.
-? instead of a value: not seen, or not for {LOST_S:.0f} s. - : looked at, and not there.
-AGE is that of the last answer. Each host is asked every {EVERY_S:.0f} s; one that does not
-answer ever more rarely, a minute apart at most. Drift: every {DRIFT_EVERY_S / 60:.0f} minutes.
+~ before a value   no answer the last time, or none for {STALE_S:.0f} s
+? for a value      not seen, or not for {LOST_S:.0f} s
+- for a value      looked at, and not there
 
-TOK/S and COMMIT are never assumed. The letter behind them says who told it:
+AGE is that of the last answer. A host is asked every {EVERY_S:.0f} s; one that
+does not answer ever more rarely, a minute apart at most. Drift is
+looked for every {DRIFT_EVERY_S / 60:.0f} minutes; its age is shown.
+
+TOK/S and COMMIT are never assumed. The letter tells who said it:
   c  /metrics: tokens decoded between the last two looks
-  m  /metrics: a gauge, the engine's last interval of work
+  m  /metrics: a gauge, the last interval of work
   i  /server_info: of unknown age, or since the start
-  r  the ledger: the last run that counts, of what runs there now; its age follows
-idle: the engine says that no request is running.
+  r  the ledger: the last run that counts, of what runs there now;
+     its age follows
+  idle: the engine says that no request is running
 
-GATE is of now: ok is a 200 from our own process that is this start of a release
-that passed its gates. ungated: it answers, and was never proven. QUEUE is running+waiting.
+GATE is of now. ok: a 200 from our own process, which is this start
+of a release that passed its gates. ungated: it answers, and was
+never proven. QUEUE is running+waiting.
 """
 
 
