@@ -85,6 +85,7 @@ class Board(App[None]):
         self.signs = ASCII if plain else UNICODE
         self.write_allowed = write and not source.label
         self._project = project
+        self._width = 0
         self._page = "hosts"
         self._host = source.hosts[0].name if source.hosts else ""
         self._words: dict[str, str] = {}
@@ -114,6 +115,7 @@ class Board(App[None]):
         self.source.stop()
 
     def on_resize(self, event: Resize) -> None:
+        self._width = event.size.width  # `size` follows later
         small = event.size.width < LEAST[0] or event.size.height < LEAST[1]
         self.screen.set_class(small, "tiny")
         words = (
@@ -132,7 +134,7 @@ class Board(App[None]):
 
     def draw(self) -> None:
         """The page that is seen, from the model as it is now."""
-        now, width = self.source.now(), self.size.width
+        now, width = self.source.now(), self._width
         if not width or not self.query("#foot"):
             return  # not laid out yet
         self.query_one("#head", Static).update(self._head(now))

@@ -64,8 +64,8 @@ def _head(state: HostState, now: float) -> Iterator[Line]:
     line = [Cell(f"{spec.name}{tag} ", Tone.HEAD), Cell(word, tone), Cell(f", {seen}", Tone.DIM)]
     if spec.simulated:
         line.append(Cell("  simulated: a recorded host, no hardware", Tone.WARN))
-    if spec.groups or spec.kind:
-        line.append(Cell(f"  {' '.join((spec.kind, *spec.groups)).strip()}", Tone.DIM))
+    if words := dict.fromkeys(w for w in (spec.kind, *spec.groups) if w):
+        line.append(Cell(f"  {' '.join(words)}", Tone.DIM))
     yield line
     if state.error:
         lost = now - state.since if state.since is not None else 0.0
@@ -99,19 +99,17 @@ def _service(
     o = seen.observation
     launch, up = o.launch, o.engine is State.UP
     word = unit_word(o)
-    line = [
-        Cell(f"{service.name} ", Tone.HEAD), Cell(f"{service.listen}:{service.port}  "),
-        Cell(word, Tone.GOOD if up and word in ("up", "active") else Tone.BAD),
-    ]  # fmt: skip
+    tone = Tone.GOOD if up and word in ("up", "active") else Tone.BAD
+    since = f" {span(o.uptime_s)}" if up and o.uptime_s is not None else ""
+    line = [Cell(f"{service.name} ", Tone.HEAD), Cell(word + since, tone)]
+    if device := device_word(o):
+        line.append(Cell(f" {device}", Tone.WARN))
     if launch is not None:
         passed = seen.committed == launch.release
         line.append(Cell(f"  release {short(launch.release)} nonce {launch.nonce}"))
         line.append(Cell(" committed" if passed else " NOT committed",
                          Tone.GOOD if passed else Tone.WARN))  # fmt: skip
-    if up and o.uptime_s is not None:
-        line.append(Cell(f"  up {span(o.uptime_s)}"))
-    if device := device_word(o):
-        line.append(Cell(f"  {device}", Tone.WARN))
+    line.append(Cell(f"  {service.listen}:{service.port}", Tone.DIM))
     yield line
     if not up and o.engine_why:
         yield [Cell(f"  {o.engine_why}", Tone.BAD)]
@@ -154,7 +152,7 @@ def _ladder(
     """Each gate as it is now, as far as a look can tell, and as it was at this start."""
     live = {name: (verdict.value, words) for name, verdict, words in ladder_now(seen)}
     then = {g.name: g for g in recorded}
-    room = max(20, width - 46)
+    room = max(20, min(56, width - 46))
     for name in sorted({*live, *then}):
         verdict, words = live.get(name, ("", then[name].message if name in then else ""))
         line = [
@@ -174,7 +172,8 @@ def _ladder(
 
 def _gpus(cards: Sequence[Gpu], width: int, signs: Glyphs) -> Iterator[Line]:
     names = sorted({g.name for g in cards})
-    yield [Cell(f"GPUs {len(cards)}x {', '.join(names)}", Tone.HEAD)]
+    yield [Cell(f"GPUs {len(cards)}x {', '.join(names)}", Tone.HEAD),
+           Cell("  use, memory, power, temperature, clocks", Tone.DIM)]  # fmt: skip
     wide = max(6, min(24, (width - 54) // 2))
     for g in cards:
         share = None if g.util_pct is None else g.util_pct / 100

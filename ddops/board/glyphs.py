@@ -21,7 +21,7 @@ class Glyphs:
     border: str
 
 
-UNICODE = Glyphs("█", "▌", "░", "▁▂▃▄▅▆▇█", "✓", "✗", "?", "·", "round")
+UNICODE = Glyphs("━", "╸", "─", "▁▂▃▄▅▆▇█", "✓", "✗", "?", "·", "round")
 ASCII = Glyphs("#", "=", ".", "_.-=+*#@", "+", "x", "?", "-", "ascii")
 
 

@@ -54,7 +54,7 @@ def help_text(*, write: bool) -> str:
 def hints(page: str, words: str, *, write: bool) -> str:
     """The foot line of a page."""
     own = {
-        "hosts": "Enter open  / filter  s sort  r ask again",
+        "hosts": "Enter open  / filter  s sort  r ask",
         "host": "h l other host  r ask again  Esc back",
     }.get(page, "/ filter  Esc back")
     kept = f"[filter: {words}]  " if words else ""

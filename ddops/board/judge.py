@@ -88,7 +88,7 @@ def ladder_now(seen: ServiceSeen) -> Iterator[tuple[str, Verdict, str]]:
         return
     said = o.model_info.values.get("weight_version")
     right = said == o.launch.weight_version
-    words = f"says it is {said}" if right else f"says it is {said!r}, not {o.launch.weight_version}"
+    words = f"it is {said}" if right else f"it is {said!r}, not {o.launch.weight_version}"
     yield "G3", Verdict.PASS if right else Verdict.FAIL, words
 
 

@@ -46,9 +46,9 @@ def runs(fleet: Fleet, now: float, width: int, signs: Glyphs) -> Listing:
         if run.counts and run.output_tps is not None:
             history[key].append(run.output_tps)
         trails[run.id] = sparkline(history[key][-HISTORY:], signs)
-    label = max(8, width - 84)
+    label = max(8, width - 88)
     heads = [
-        ("AGE", 5), ("HOST", 10), ("CLASS", 5), ("COUNTS", 8), ("CONC", 4), ("TOK/S", 8),
+        ("AGE", 5), ("HOST", 10), ("CLASS", 5), ("COUNTS", 9), ("CONC", 4), ("TOK/S", 8),
         ("TTFT ms", 8), ("COMMIT", 6), ("TREND", HISTORY), ("RELEASE", 8), ("LABEL", label),
     ]  # fmt: skip
     rows = [(r.id, _run(r, trails[r.id], now)) for r in fleet.books.runs]
@@ -66,7 +66,7 @@ def _run(run: RunSeen, trail: str, now: float) -> list[Cell]:
         Cell(span(now - run.at), Tone.DIM),
         Cell(run.host or "-"),
         Cell(run.device_class, Tone.PLAIN if run.device_class == "gpu" else Tone.WARN),
-        Cell(word[:8], Tone.GOOD if good else Tone.BAD),
+        Cell(word[:9], Tone.GOOD if good else Tone.BAD),
         Cell("-" if run.concurrency is None else str(run.concurrency)),
         figure(run.output_tps, "{:.1f}"),
         figure(run.ttft_ms, "{:.0f}"),

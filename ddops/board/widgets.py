@@ -8,7 +8,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, DataTable, Input, Label, Static
 
@@ -50,7 +50,10 @@ class Table(DataTable[Text]):
     BINDINGS: ClassVar[list[BindingType]] = list(VIM)
 
     def __init__(self, name: str) -> None:
-        super().__init__(id=name, cursor_type="row", cell_padding=0, zebra_stripes=False)
+        # A line's colours say more than that the cursor is on it.
+        super().__init__(
+            id=name, cursor_type="row", cell_padding=0, cursor_foreground_priority="renderable"
+        )
         self._heads: tuple[tuple[str, int], ...] = ()
         self._order: tuple[str, ...] = ()
         self._cells: dict[tuple[str, int], Cell] = {}
@@ -138,10 +141,11 @@ class Confirm(ModalScreen[bool]):
             yield Static(f"ddops {' '.join(self._action.argv(self._host))}", id="question-line")
             yield Static(f"Type {self._host} and Enter to do it; Escape leaves all as it is.")
             yield Input(placeholder="the host's name", id="question-name")
-            yield Button("Cancel", id="question-no")
             doing = Button(self._action.title, id="question-yes", variant="error", disabled=True)
             doing.can_focus = False
-            yield doing
+            with Horizontal(id="question-buttons"):
+                yield Button("Cancel", id="question-no")
+                yield doing
 
     def on_mount(self) -> None:
         self.query_one("#question-name", Input).focus()

@@ -66,7 +66,7 @@ def board(
 def _unicode(stream: object) -> bool:
     """Whether the terminal's encoding has the signs that are drawn."""
     try:
-        "█✓".encode(getattr(stream, "encoding", None) or "ascii")
+        "━▁".encode(getattr(stream, "encoding", None) or "ascii")
     except UnicodeEncodeError:
         return False
     return True

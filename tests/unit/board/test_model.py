@@ -174,7 +174,7 @@ def test_a_run_that_does_not_count_shows_no_number() -> None:
     shown = dict(runs(made, NOW, 120, UNICODE).rows)
     assert "150.2" in [c.text for c in shown["r1"]]
     assert not {"150.2", "4.40"} & {c.text for c in shown["r2"]}
-    assert "withdrawn"[:8] in [c.text for c in shown["r2"]]
+    assert "withdrawn" in [c.text for c in shown["r2"]]
     assert RunSeen(**a_run()).counts
 
 
