@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import Vertical
 from textual.events import Resize
+from textual.filter import LineFilter, NoColor
 from textual.widgets import ContentSwitcher, DataTable, Input, Static
 
 from ddops.board import actions, lists
@@ -117,18 +118,22 @@ class Board(App[None]):
     def on_resize(self, event: Resize) -> None:
         self._width = event.size.width  # `size` follows later
         small = event.size.width < LEAST[0] or event.size.height < LEAST[1]
-        self.screen.set_class(small, "tiny")
+        self.screen_stack[0].set_class(small, "tiny")  # a question may lie above it
         words = (
             f"This terminal is too small: {event.size.width}x{event.size.height}.\n"
             f"The board needs {LEAST[0]}x{LEAST[1]}. q leaves it."
         )
-        self.query_one("#tiny", Static).update(words)
+        self.screen_stack[0].query_one("#tiny", Static).update(words)
         self.draw()
 
     def _take_in(self) -> None:
         for heard in self.source.drain():
             self.fleet.apply(heard)
         self.draw()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """With NO_COLOR really none: Textual's own way leaves greys."""
+        return [NoColor()] if self.no_color else super().get_line_filters()
 
     # ---- drawing
 

@@ -57,6 +57,8 @@ class HostSpec:
     kind: str = ""
     simulated: bool = False
     services: tuple[ServiceSpec, ...] = ()
+    #: Seconds between two looks; another only in a recording that was made more slowly.
+    every_s: float = EVERY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class HostState:
 
     def fresh(self, now: float) -> Fresh:
         """How much the values of the last look still say. A failed try makes them stale."""
-        seen = freshness(self.age(now))
+        seen = freshness(self.age(now), self.spec.every_s)
         return Fresh.STALE if seen is Fresh.NOW and self.error else seen
 
 

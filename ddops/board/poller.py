@@ -57,7 +57,9 @@ class Poller:
         redactor: Redactor,
         *,
         every_s: float = EVERY_S,
+        books_every_s: float = BOOKS_EVERY_S,
     ) -> None:
+        self._books_every_s = books_every_s
         self._lanes = {w.name: _Lane(w, self, every_s) for w in watches}
         self._read_books = read_books
         self._tell = tell
@@ -93,7 +95,7 @@ class Poller:
         waits = [1.0, 2.0]  # the first readings know of no server start yet
         while not self.stopping.is_set():
             self.heard("", Kind.BOOKS, _answer(self._read_books))
-            self._books_now.wait(waits.pop(0) if waits else BOOKS_EVERY_S)
+            self._books_now.wait(waits.pop(0) if waits else self._books_every_s)
             self._books_now.clear()
 
 

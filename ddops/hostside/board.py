@@ -76,9 +76,7 @@ def look(spec):
 
 
 def service(where, port, spec):
-    out = observe(
-        argparse.Namespace(service_dir=where, port=port, http=0.0, log_bytes=LOG_READ)
-    )
+    out = observe(argparse.Namespace(service_dir=where, port=port, http=0.0, log_bytes=LOG_READ))
     out["log"]["tail"] = without_looks(out["log"]["tail"], spec["log_bytes"])
     out["committed"] = link(os.path.join(where, "committed"))
     if not out["port"]["owned"]:

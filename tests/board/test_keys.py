@@ -110,11 +110,11 @@ def test_what_destroys_wants_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(board.screen, Confirm)
         doing = board.screen.query_one("#question-yes", Button)
         assert isinstance(board.focused, Input)
-        seen = []
+        seen: list[object] = []
         for _ in range(6):
             await pilot.press("tab")
             seen.append(board.focused)
-        assert doing not in seen
+        assert all(one is not doing for one in seen)
         board.screen.query_one(Input).focus()
         await pilot.press(*"b300-1", "enter")  # another host's name
         assert isinstance(board.screen, Confirm)
