@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "snapshot": ("snapshot:snapshot", "Take a source tree with all that belongs to it."),
     "restore": ("restore:restore", "Bring a snapshot back onto a host, gated."),
     "status": ("status:status", "What runs where, as observed."),
+    "board": ("board:board", "A live view of hosts, runs and tasks."),
     "drift": ("drift:drift", "Does a host still run what was released there?"),
     "lab": ("lab:lab", "Real hosts on loopback to try things on."),
     "bench": ("bench:bench", "Measure a service, correctness first."),

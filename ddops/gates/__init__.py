@@ -2,7 +2,16 @@
 
 from ddops.gates.golden import Golden, judge_golden, parse_golden
 from ddops.gates.ladder import judge_g0, judge_g1, judge_g2, judge_g3
-from ddops.gates.observation import Answer, Launch, Observation, Port, observe, parse_observation
+from ddops.gates.observation import (
+    Answer,
+    Launch,
+    Observation,
+    Port,
+    Unit,
+    observation_of,
+    observe,
+    parse_observation,
+)
 
 __all__ = [
     "Answer",
@@ -10,11 +19,13 @@ __all__ = [
     "Launch",
     "Observation",
     "Port",
+    "Unit",
     "judge_g0",
     "judge_g1",
     "judge_g2",
     "judge_g3",
     "judge_golden",
+    "observation_of",
     "observe",
     "parse_golden",
     "parse_observation",

@@ -118,10 +118,7 @@ def observe(
 def parse_observation(text: str) -> Observation:
     """Parse what `hostside/observe.py` printed; a wrong schema is an error, never a guess."""
     try:
-        raw = json.loads(text)
-        if raw["schema"] != SCHEMA:
-            raise ValueError(f"schema {raw['schema']!r}, want {SCHEMA!r}")
-        return _observation(raw)
+        return observation_of(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CommandFailed(
             "the host's observation is not readable",
@@ -131,7 +128,10 @@ def parse_observation(text: str) -> Observation:
         ) from error
 
 
-def _observation(raw: dict[str, dict[str, object]]) -> Observation:
+def observation_of(raw: dict[str, dict[str, object]]) -> Observation:
+    """The same of what is parsed already. Raises ValueError, KeyError, TypeError and their kin."""
+    if raw["schema"] != SCHEMA:
+        raise ValueError(f"schema {raw['schema']!r}, want {SCHEMA!r}")
     engine, port, log = raw["engine"], raw["port"], raw["log"]
     return Observation(
         at=float(str(raw["at"])),
