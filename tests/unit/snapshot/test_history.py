@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddops.snapshot.record import PACK, REPOSITORY, history_files
-from tests.unit.snapshot.conftest import Tree, fingerprint, git, lay, pack_of
+from tests.unit.snapshot.conftest import LAY, Tree, fingerprint, git, lay, pack_of
 from tests.unit.snapshot.test_scan import SECRETS
 
 
@@ -81,6 +86,56 @@ def test_a_managed_tree_comes_back_as_the_repository_it_was(
     again = Tree(tmp_path / "there/tree", tmp_path / "other.git").snap()
     assert again["tree"] == answer["tree"]
     assert history_files(again).keys() == files.keys()
+
+
+def test_a_laying_killed_at_every_git_call_is_finished_by_the_next(
+    tree: Tree, tmp_path: Path
+) -> None:
+    """A `git` that does its n-th call and kills the script above it, over a folder of another."""
+    managed(tree)
+    answer, real = tree.snap(), shutil.which("git")
+    files, wanted = history_files(answer), seen(tree.root)
+    number, most = 0, 40
+    while number < most:
+        number += 1
+        place = tmp_path / str(number)
+        (place / "bin").mkdir(parents=True)
+        (place / "tree").mkdir()
+        (place / "tree/old").write_text("of before\n")
+        wrapper = place / "bin/git"
+        wrapper.write_text(
+            f"#!/bin/sh\necho x >> {place}/calls\n"
+            f'if [ "$(wc -l < {place}/calls)" -eq {number} ]; then\n'
+            f'  {real} "$@"; touch {place}/killed; kill -9 $PPID; exit 1\nfi\nexec {real} "$@"\n'
+        )
+        wrapper.chmod(0o755)
+
+        def spec(place: Path = place) -> dict[str, object]:
+            (place / "in.pack").write_bytes(pack_of(answer))
+            (place / "repo.pack").write_bytes(files[PACK])
+            told = {**json.loads(files[REPOSITORY]), "pack": str(place / "repo.pack")}
+            return {
+                "verb": "lay", "tree": str(place / "tree"), "replace": True, "large": [],
+                "git_dir": str(place / "state/t.git"), "commit": answer["commit"],
+                "hash": answer["tree"], "large_paths": [], "pack": str(place / "in.pack"),
+                "repo": told,
+            }  # fmt: skip
+
+        done = subprocess.run(
+            [sys.executable, "-", json.dumps(spec())], input=LAY.encode(), capture_output=True,
+            env={**os.environ, "PATH": f"{place}/bin:{os.environ['PATH']}"}, check=False,
+        )  # fmt: skip
+        if not (place / "killed").exists():
+            assert done.returncode == 0, done.stderr
+            break
+        assert done.returncode == -signal.SIGKILL
+        whole = (place / "tree/untracked.py").exists()
+        assert whole or (place / "tree/old").exists(), "one or the other, never neither"
+        assert lay(spec())["state"] == "ok"
+        assert seen(place / "tree") == wanted
+        left = {p.name for p in place.iterdir()} - {"bin", "state", "calls", "killed", "tree"}
+        assert left <= {"in.pack", "repo.pack"}
+    assert 15 <= number < most, "the calls of one laying"
 
 
 def test_an_unchanged_tree_is_not_asked_again_and_a_commit_alone_is_news(tree: Tree) -> None:
