@@ -6,20 +6,15 @@ import importlib.resources
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from ddops.inventory.model import Host, Service
 from ddops.layout import HostLayout
 from ddops.plan import Step
+from ddops.provision.code import CodeStep, EngineCode, engine_code
 from ddops.provision.envs import EnvRecipe, env_recipe
-from ddops.provision.steps import (
-    DaemonStep,
-    DirsStep,
-    EnvStep,
-    FileStep,
-    HostSide,
-    PresentStep,
-    TreeStep,
-)
+from ddops.provision.side import HostSide, Query
+from ddops.provision.steps import DaemonStep, DirsStep, EnvStep, FileStep, PresentStep, TreeStep
 from ddops.render import render
 from ddops.transport import Transport
 
@@ -27,6 +22,13 @@ Lookup = Callable[[str], Path]
 
 #: What a stand-in for weights says of itself.
 _PLACEHOLDER = '{"ddops_simulated": true, "note": "no weights: a recorded lab host"}\n'
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A step that says beforehand what it will ask, so that one look serves all."""
+
+    def query(self) -> Query: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,9 @@ class Provision:
 
     def recipe(self) -> EnvRecipe:
         return env_recipe(self.host.engine_env, self.lookup, self.workdir)
+
+    def code(self, recipe: EnvRecipe) -> EngineCode:
+        return engine_code(recipe, self.lookup)
 
     def steps(self) -> list[Step]:
         """All steps in order. Pure but for reading local files."""
@@ -65,16 +70,22 @@ class Provision:
             steps += self._weights(side, service)
         if self.host.supervisor == "process":
             steps += self._supervisor_steps(side)
+        side.expect([s.query() for s in steps if isinstance(s, Asking)])
         return steps
 
     def _env_steps(self, side: HostSide) -> list[Step]:
         recipe, layout = self.recipe(), self.layout
-        return [
+        code = self.code(recipe)
+        steps: list[Step] = [
             TreeStep("inputs", "engine environment: inputs", side, recipe.folder,
                      layout.inputs(recipe.digest), layout.state),
             EnvStep("env", f"engine environment ({recipe.kind})", side, recipe,
                     self.host.wheelhouse, self.host.pip_index),
         ]  # fmt: skip
+        if code.patched:
+            title = f"engine code ({code.engine}, series {code.series.digest[:12]})"
+            steps.append(CodeStep("code", title, side, self.host, code))
+        return steps
 
     def _weights(self, side: HostSide, service: Service) -> list[Step]:
         steps: list[Step] = []

@@ -8,6 +8,7 @@ before the plan in ddops/cli/provision.py.
 
 from __future__ import annotations
 
+import base64
 import json
 import posixpath
 import stat
@@ -103,9 +104,20 @@ def _state(host: FakeTransport, query: dict[str, list[str]]) -> dict[str, object
         node = host.files.get(path)
         return None if node is None else json.loads(node.data)
 
+    def text(path: str) -> str | None:
+        node = host.files.get(path)
+        return None if node is None else base64.b64encode(node.data).decode()
+
+    def digest(path: str) -> str | None:
+        there = host.files.get(path)
+        return None if there is None else host.files._tree_digest(path).decode().strip()
+
     return {
         "schema": "ddops.state/1",
         "dirs": {p: mode(p) for p in query.get("dirs", [])},
+        "trees": {p: digest(p) for p in query.get("trees", [])},
+        "texts": {p: text(p) for p in query.get("texts", [])},
+        "code": dict.fromkeys(query.get("code", [])),
         "files": {p: "there" if host.files.get(p) else None for p in query.get("files", [])},
         "json": {p: value(p) for p in query.get("json", [])},
     }
