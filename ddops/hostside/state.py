@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Looks at what provision laid down on this host; prints JSON. Changes nothing.
 
-    state.py QUERY_JSON
+    state.py < QUERY_JSON
 
 QUERY: lists of paths as `dirs`, `trees`, `files`, `texts`, `json` (small JSON files), `code`
-(folders of patched engine code). Answers: modes of the folders, digests of trees and files, the
-texts in base64, the JSON values, and how the code differs from its record; null for what is not
-there. What cannot be read is an error: it must not look as if it were not there.
+(folders of patched engine code), and `setup` (resources of setup.py). Answers: modes of the
+folders, digests of trees and files, the texts in base64, the JSON values, how the code differs from
+its record, and what the setup would change; null for what is not there. What cannot be read is an
+error: it must not look as if it were not there.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ import stat
 import subprocess
 import sys
 
+from ddops.hostside.setup_run import looked
+
 SKIPPED = "__pycache__"
 MOST_TEXT = 1 << 20
 MOST_NAMES = 200
 
 
-def main(argv):
-    query = json.loads(argv[0])
+def main():
+    query = json.load(sys.stdin)
     out = {
         "schema": "ddops.state/1",
         "dirs": {p: mode(p) for p in query.get("dirs", [])},
@@ -34,6 +37,7 @@ def main(argv):
         "texts": {p: text(p) for p in query.get("texts", [])},
         "json": {p: read_json(p) for p in query.get("json", [])},
         "code": {p: code(p) for p in query.get("code", [])},
+        "setup": looked(query["setup"]) if query.get("setup") else {},
     }
     json.dump(out, sys.stdout)
     return 0
@@ -68,7 +72,7 @@ def text(path):
     try:
         with open(path, "rb") as f:
             data = f.read(MOST_TEXT + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     if len(data) > MOST_TEXT:
         sys.exit("%s is larger than %d bytes" % (path, MOST_TEXT))
@@ -160,4 +164,4 @@ def diff(place, paths):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

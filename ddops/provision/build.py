@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ddops.inventory.model import Host, Service
+from ddops.inventory.setup import read_setup
 from ddops.layout import HostLayout
 from ddops.plan import Step
 from ddops.provision.code import CodeStep, EngineCode, engine_code
 from ddops.provision.envs import EnvRecipe, env_recipe
+from ddops.provision.setup import setup_steps
 from ddops.provision.side import HostSide, Query
 from ddops.provision.steps import DaemonStep, DirsStep, EnvStep, FileStep, PresentStep, TreeStep
 from ddops.render import render
@@ -65,6 +67,7 @@ class Provision:
             TreeStep("hostside", "host-side scripts", side, _package_dir("ddops.hostside"),
                      layout.hostside, state),
         ]  # fmt: skip
+        steps += setup_steps(side, self.host, read_setup(self.host, self.lookup), self.lookup)
         steps += self._env_steps(side)
         for service in self.services:
             steps += self._weights(side, service)

@@ -115,7 +115,7 @@ def test_a_whole_host_with_the_stand_in(tmp_path: Path) -> None:
     engine = tmp_path / "engine"
     host = Host(
         name="here", origin=HERE, ssh="here", engine_dir=str(engine), engine_env="sim",
-        supervisor="systemd", python=sys.executable,
+        supervisor="systemd", python=sys.executable, setup="none",
     )  # fmt: skip
     (tmp_path / "work").mkdir()
     steps = Provision(LocalTransport("here"), host, [service()], lookup, tmp_path / "work").steps()
