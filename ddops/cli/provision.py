@@ -39,6 +39,7 @@ class Prepared:
     type=click.Path(dir_okay=False),
     help="Do exactly what ddops plan --out wrote; refused when a host has moved on.",
 )
+@click.option("--undo", is_flag=True, help="Take back what the host's setup changed.")
 @click.option("--diff", is_flag=True, help="Show whole diffs.")
 @click.option("--exit-code", is_flag=True, help="With --dry-run: exit 8 when changes are pending.")
 @click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
@@ -52,15 +53,18 @@ def provision(
     exclude: tuple[str, ...],
     dry_run: bool,
     plan_file: str | None,
+    undo: bool,
     diff: bool,
     exit_code: bool,
     lock_wait: float,
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Prepare hosts: folders, engine environment, weights, supervisor.
+    """Prepare hosts: their setup, folders, engine environment and code, weights, supervisor.
 
     Shows the plan, then does exactly that. Run again after a failure: what is done stays done.
+    With --undo what setup/*.toml changed goes back to what was there before, unless somebody has
+    changed it since.
 
     \b
     ddops provision lab
@@ -74,6 +78,15 @@ def provision(
     from ddops.cli.plan import agreed, planned_targets, show_plans
     from ddops.deploy.stop import Stop, on_interrupt
 
+    if undo:
+        from ddops.cli.provision_undo import undo as undo_hosts
+        from ddops.errors import UsageError
+
+        if plan_file:
+            raise UsageError("a plan is applied, not undone", next="ddops provision HOST --undo")
+        chosen = app.select(target, limit, exclude).hosts
+        undo_hosts(app, chosen, dry_run=dry_run, lock_wait=lock_wait, yes=yes, as_json=as_json)
+        return
     kept = planned_targets(plan_file, target) if plan_file else {}
     hosts = app.select(tuple(kept) or target, limit, exclude).hosts
     with tempfile.TemporaryDirectory(prefix="ddops-") as scratch:

@@ -77,7 +77,7 @@ def looked(resources):
                     known = all_installed(resources)
                 change, lines = look_package(r, known)
             else:
-                change, _ = KINDS[r["kind"]][0](r)
+                change, lines = KINDS[r["kind"]][0](r)
         except Wrong as wrong:
             change, lines = "unknown", [str(wrong)]
         except OSError as error:

@@ -109,7 +109,7 @@ def simulated(names, version):
     gone = re.findall(r"^Remv (\S+)", said, re.MULTILINE)
     if gone:
         raise Wrong("%s would remove %s" % (" ".join(words), ", ".join(gone)))
-    rows = re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+)", said, re.MULTILINE)
+    rows = re.findall(r"^Inst (\S+) (?:\[\S+\] )?\(([^\s)]+)", said, re.MULTILINE)
     bad = ["%s %s" % row for row in rows if DRIVER.match(row[0]) and row[0] not in names]
     if bad:
         raise Wrong("%s would change the driver or the kernel: %s" % (" ".join(words),

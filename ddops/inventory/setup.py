@@ -19,7 +19,8 @@ from ddops.inventory.model import Host, Text
 
 Lookup = Callable[[str], Path]
 SetupPath = Annotated[
-    str, Meta(pattern=r"^(/|\$\{engine_dir\}/)[^\s]*$", description="an absolute path on the host")
+    str,
+    Meta(pattern=r"^(/|\$\{engine_dir\}(/|$))[^\s]*$", description="an absolute path on the host"),
 ]
 Mode = Annotated[str, Meta(pattern=r"^0[0-7]{3}$", description="a mode like 0644")]
 Owner = Annotated[str, Meta(pattern=r"^[a-z_][a-z0-9_-]*$", description="a user's or group's name")]

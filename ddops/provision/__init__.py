@@ -3,6 +3,7 @@
 from ddops.provision.build import Provision
 from ddops.provision.code import EngineCode, edits, engine_code
 from ddops.provision.envs import EnvRecipe, env_recipe
+from ddops.provision.setup import setup_manifest, undo_setup
 from ddops.provision.side import HostSide
 
 __all__ = [
@@ -13,4 +14,6 @@ __all__ = [
     "edits",
     "engine_code",
     "env_recipe",
+    "setup_manifest",
+    "undo_setup",
 ]
