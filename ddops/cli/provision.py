@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,15 @@ class Prepared:
     transport: Transport
     steps: list[Step]
     plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a plan is told."""
+
+    as_json: bool
+    diff: bool
+    exit_code: bool
 
 
 @click.command()
@@ -71,12 +80,7 @@ def provision(
     ddops provision b300 --dry-run
     ddops provision --plan plan.json
     """
-    import tempfile
-    from pathlib import Path
-
-    from ddops.cli.app import end_together
-    from ddops.cli.plan import agreed, planned_targets, show_plans
-    from ddops.deploy.stop import Stop, on_interrupt
+    from ddops.cli.plan import planned_targets
 
     if undo:
         from ddops.cli.provision_undo import undo as undo_hosts
@@ -89,15 +93,37 @@ def provision(
         return
     kept = planned_targets(plan_file, target) if plan_file else {}
     hosts = app.select(tuple(kept) or target, limit, exclude).hosts
+    shown = Shown(as_json, diff, exit_code)
+    _go(app, hosts, kept, shown, dry_run=dry_run, lock_wait=lock_wait, yes=yes)
+
+
+def _go(
+    app: App,
+    hosts: Sequence[Host],
+    kept: Mapping[str, Mapping[str, str]],
+    shown: Shown,
+    *,
+    dry_run: bool,
+    lock_wait: float,
+    yes: bool,
+) -> None:
+    """Plan, show, and do exactly that."""
+    import tempfile
+    from pathlib import Path
+
+    from ddops.cli.app import end_together
+    from ddops.cli.plan import agreed, show_plans
+    from ddops.deploy.stop import Stop, on_interrupt
+
     with tempfile.TemporaryDirectory(prefix="ddops-") as scratch:
         outcomes = app.fan_out(
             hosts, lambda h: agreed(prepare(app, h, Path(scratch) / h.name), kept.get(h.name))
         )
         ready = [(h, p) for h, p in outcomes if isinstance(p, Prepared)]
-        show_plans([p.plan for _, p in ready], as_json=as_json, diff=diff)
+        show_plans([p.plan for _, p in ready], as_json=shown.as_json, diff=shown.diff)
         if dry_run:
             end_together([(h.name, p) for h, p in outcomes], app.report)
-            refuse_pending([p.plan for _, p in ready], exit_code)
+            refuse_pending([p.plan for _, p in ready], shown.exit_code)
             return
         work = [(h, p) for h, p in ready if p.plan.pending]
         if work and not all(h.origin.kind == "lab" for h, _ in work):
