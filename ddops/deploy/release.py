@@ -151,6 +151,6 @@ def _revision(name: str | None, revision: str | None, source: str | None, lookup
     """`name@revision`; weights that come from a local folder are named by their content."""
     if name is None:
         return ""
-    if revision is None and source is not None:
+    if revision is None and source is not None and not source.startswith(("rsync:", "hub:")):
         revision = f"sha256:{tree_digest(lookup(source))}"
     return f"{name}@{revision}" if revision else name

@@ -102,7 +102,7 @@ def draft_tokens(profile: Profile) -> int | None:
 
 def _options(service: Service, profile: Profile) -> Iterator[tuple[str, object]]:
     yield "model-path", service.model_path or service.model
-    if service.revision:
+    if service.revision and not service.revision.startswith("sha256:"):
         yield "revision", service.revision
     if service.served_model_name:
         yield "served-model-name", service.served_model_name
@@ -120,7 +120,7 @@ def _options(service: Service, profile: Profile) -> Iterator[tuple[str, object]]
                 next="set draft and draft_path in the service's file",
             )
         yield "speculative-draft-model-path", service.draft_path or service.draft
-        if service.draft_revision:
+        if service.draft_revision and not service.draft_revision.startswith("sha256:"):
             yield "speculative-draft-model-revision", service.draft_revision
     tokens = draft_tokens(profile)
     if tokens is not None:

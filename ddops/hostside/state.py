@@ -4,10 +4,10 @@
     state.py < QUERY_JSON
 
 QUERY: lists of paths as `dirs`, `trees`, `files`, `texts`, `json` (small JSON files), `code`
-(folders of patched engine code), and `setup` (resources of setup.py). Answers: modes of the
-folders, digests of trees and files, the texts in base64, the JSON values, how the code differs from
-its record, and what the setup would change; null for what is not there. What cannot be read is an
-error: it must not look as if it were not there.
+(folders of patched engine code), `weights` (their folders), and `setup` (resources of setup.py).
+Answers: modes of the folders, digests of trees and files, the texts in base64, the JSON values, how
+code and weights differ from their record, and what the setup would change; null for what is not
+there. What cannot be read is an error: it must not look as if it were not there.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main():
         "texts": {p: text(p) for p in query.get("texts", [])},
         "json": {p: read_json(p) for p in query.get("json", [])},
         "code": {p: code(p) for p in query.get("code", [])},
+        "weights": {p: weights(p) for p in query.get("weights", [])},
         "setup": looked(query["setup"]) if query.get("setup") else {},
     }
     json.dump(out, sys.stdout)
@@ -77,6 +78,24 @@ def text(path):
     if len(data) > MOST_TEXT:
         sys.exit("%s is larger than %d bytes" % (path, MOST_TEXT))
     return base64.b64encode(data).decode()
+
+
+def weights(path):
+    """What hostside/weights.py has put here, and which files have changed since by size or time."""
+    if not os.path.lexists(path) and not os.path.lexists(path + ".partial"):
+        return None
+    told = read_json(path + ".weights.json") or {"want": None, "files": {}}
+    changed = []
+    for name, marks in sorted(told["files"].items()):
+        try:
+            found = os.stat(os.path.join(path, name))
+        except OSError:
+            changed.append(name)
+            continue
+        if [found.st_size, found.st_mtime_ns] != marks:
+            changed.append(name)
+    return {"want": told["want"], "changed": changed[:MOST_NAMES],
+            "partial": os.path.isdir(path + ".partial")}  # fmt: skip
 
 
 def tree_digest(root):

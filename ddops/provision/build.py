@@ -17,8 +17,10 @@ from ddops.provision.envs import EnvRecipe, env_recipe
 from ddops.provision.setup import setup_steps
 from ddops.provision.side import HostSide, Query
 from ddops.provision.steps import DaemonStep, DirsStep, EnvStep, FileStep, PresentStep, TreeStep
+from ddops.provision.weights import SMALL_BYTES, Folder, WeightsStep, fetched, folder_bytes
 from ddops.render import render
 from ddops.transport import Transport
+from ddops.transport.files import tree_digest
 
 Lookup = Callable[[str], Path]
 
@@ -92,17 +94,24 @@ class Provision:
 
     def _weights(self, side: HostSide, service: Service) -> list[Step]:
         steps: list[Step] = []
-        for what, path, source in (
-            (service.model, service.model_path, service.model_source),
-            (service.draft, service.draft_path, service.draft_source),
-        ):
+        for key, what, revision, path, source in (
+            ("model_source", service.model, service.revision, service.model_path,
+             service.model_source),
+            ("draft_source", service.draft, service.draft_revision, service.draft_path,
+             service.draft_source),
+        ):  # fmt: skip
             if what is None or path is None:
                 continue
             remote = path.replace("${engine_dir}", self.host.engine_dir)
-            step_id = f"weights:{what}"
+            step_id, title = f"weights:{what}", f"weights of {what}"
             if source is not None:
-                steps.append(TreeStep(step_id, f"weights of {what}", side, self.lookup(source),
-                                      remote, self.layout.models))  # fmt: skip
+                endpoint = self.host.vars.get("hub")
+                pulled = fetched(source, what, revision, key, endpoint)
+                steps.append(
+                    WeightsStep(step_id, title, side, remote, *pulled)
+                    if pulled
+                    else self._sent(step_id, title, side, self.lookup(source), remote)
+                )
             elif self.host.engine_env == "sim":
                 steps.append(FileStep(step_id, f"placeholder for {what}", side,
                                       f"{remote}/config.json", _PLACEHOLDER, 0o644))  # fmt: skip
@@ -115,6 +124,13 @@ class Provision:
                                   self.lookup(service.golden).read_text(encoding="utf-8"),
                                   0o644))  # fmt: skip
         return steps
+
+    def _sent(self, step_id: str, title: str, side: HostSide, folder: Path, remote: str) -> Step:
+        """A folder of this machine: a small one in one piece, another one file by file."""
+        if folder_bytes(folder) <= SMALL_BYTES:
+            return TreeStep(step_id, title, side, folder, remote, self.layout.models)
+        want = f"sha256:{tree_digest(folder)}"
+        return WeightsStep(step_id, title, side, remote, want, Folder(folder))
 
     def _supervisor_steps(self, side: HostSide) -> list[Step]:
         layout = self.layout
