@@ -30,7 +30,9 @@ STALE_S = 60.0
 
 _TAKE = """
 set -u; umask 077; lock=$1; new="$1.$2"
-mkdir -p "$(dirname "$lock")" && mkdir "$new" || exit 1
+state=$(dirname "$lock")
+# The folder above is no secret: others read environments and weights there.
+(umask 022; mkdir -p "$(dirname "$state")") && mkdir -p "$state" && mkdir "$new" || exit 1
 cat > "$new/owner.json" && : > "$new/heartbeat" || exit 1
 if mv -T "$new" "$lock" 2>/dev/null; then exit 0; fi
 rm -rf "$new"; [ -d "$lock" ] && exit 75; exit 1
