@@ -113,7 +113,6 @@ def _go(
 
     from ddops.cli.app import end_together
     from ddops.cli.plan import agreed, show_plans
-    from ddops.deploy.stop import Stop, on_interrupt
 
     with tempfile.TemporaryDirectory(prefix="ddops-") as scratch:
         outcomes = app.fan_out(
@@ -128,9 +127,7 @@ def _go(
         work = [(h, p) for h, p in ready if p.plan.pending]
         if work and not all(h.origin.kind == "lab" for h, _ in work):
             confirm(f"Change {', '.join(h.name for h, _ in work)}?", yes)
-        stop = Stop()
-        with on_interrupt(stop, app.warn):
-            done = app.fan_out(work, lambda hp: _apply(app, hp[0], hp[1], lock_wait, stop))
+        done = _apply_all(app, work, lock_wait) if work else []
         for (host, _), count in done:
             if isinstance(count, int):
                 app.say(f"{count} steps done", host.name)
@@ -139,6 +136,17 @@ def _go(
                 app.say("nothing to do", host.name)
         failed = [(h.name, p) for h, p in outcomes if isinstance(p, Exception)]
         end_together([*failed, *((h.name, c) for (h, _), c in done)], app.report)
+
+
+def _apply_all(
+    app: App, work: Sequence[tuple[Host, Prepared]], lock_wait: float
+) -> list[tuple[tuple[Host, Prepared], int | Exception]]:
+    # Only here: it brings the ledger with it, which nothing needs where nothing is to do.
+    from ddops.deploy.stop import Stop, on_interrupt
+
+    stop = Stop()
+    with on_interrupt(stop, app.warn):
+        return app.fan_out(work, lambda hp: _apply(app, hp[0], hp[1], lock_wait, stop))
 
 
 def prepare(app: App, host: Host, workdir: Path) -> Prepared:

@@ -5,7 +5,6 @@ For each kind: `look` says what would change, `do` changes it and tells what was
 """
 
 import base64
-import difflib
 import grp
 import hashlib
 import os
@@ -80,6 +79,8 @@ def write_whole(path, data, mode, ids=None):
 
 
 def changed_lines(path, old, new):
+    import difflib  # here: most looks find nothing to show
+
     was = (old or b"").decode("utf-8", "replace").splitlines()
     now = new.decode("utf-8", "replace").splitlines()
     shown = list(difflib.unified_diff(was, now, path, path, lineterm=""))

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import time
-from typing import Any
 
 from ddops.hostside.setup_files import (
     Wrong,
@@ -34,7 +33,7 @@ from ddops.hostside.setup_system import (
     do_unit,
     do_user,
     filled,
-    installed,
+    listed,
     look_advice,
     look_module,
     look_package,
@@ -49,8 +48,14 @@ from ddops.hostside.setup_system import (
     undo_user,
 )
 
-KINDS: dict[str, tuple[Any, Any, Any]] = {
-    "require": (look_require, None, None),
+
+def never(*_):
+    """For kinds that are looked at alone."""
+    raise Wrong("only people can bring this")
+
+
+KINDS = {
+    "require": (look_require, never, never),
     "package": (look_package, do_package, undo_package),
     "user": (look_user, do_user, undo_user),
     "dir": (look_dir, do_dir, undo_dir),
@@ -60,7 +65,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "sysctl": (look_sysctl, do_sysctl, undo_sysctl),
     "module": (look_module, do_module, undo_module),
     "unit": (look_unit, do_unit, undo_unit),
-    "advice": (look_advice, None, None),
+    "advice": (look_advice, never, never),
 }
 #: Kinds that only root can do; for the others it depends on where they lie.
 ROOTS = ("package", "user", "sysctl", "module", "unit")
@@ -94,7 +99,7 @@ def all_installed(resources):
                 names.append(filled(r["name"]))
             except Wrong:
                 continue  # said when the package itself is looked at
-    return installed(names) if names else {}
+    return listed(names) if names else {}
 
 
 def needs_root(resources):
@@ -171,7 +176,7 @@ def write_row(state, row):
 
 def standing(state):
     """What was changed and not undone: of each id the first state, in the order of the changes."""
-    out: dict[str, Any] = {}
+    out: dict[str, dict] = {}  # type: ignore[type-arg]
     for line in (read(os.path.join(state, "setup.jsonl")) or b"").splitlines():
         try:
             row = json.loads(line)

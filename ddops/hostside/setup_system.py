@@ -8,7 +8,6 @@ import fnmatch
 import os
 import pwd
 import re
-import subprocess
 
 from ddops.hostside.setup_files import (
     Wrong,
@@ -32,6 +31,8 @@ LIMIT_S = 1800
 
 def call(*words, limit=60):
     """Status, output and errors together; 127 for a program that is not there."""
+    import subprocess  # here: most looks call nothing, and it takes as long to load as the rest
+
     try:
         done = subprocess.run(words, env={**os.environ, **QUIET}, stdin=subprocess.DEVNULL,
                               capture_output=True, check=False, timeout=limit)  # fmt: skip
@@ -79,6 +80,29 @@ def installed(names):
 def package_words(r):
     name, version = filled(r["name"]), filled(r.get("version"))
     return name, version
+
+
+def listed(names):
+    """The same from dpkg's own list, many times as fast as asking it; for looking alone.
+
+    Where dpkg has changes beside its list, or keeps it elsewhere, it is asked.
+    """
+    folder = os.environ.get("DPKG_ADMINDIR", "/var/lib/dpkg")
+    data = read(os.path.join(folder, "status"))
+    try:
+        beside = os.listdir(os.path.join(folder, "updates"))
+    except OSError:
+        return installed(names)
+    if data is None or beside:
+        return installed(names)
+    out = {}
+    for name in names:
+        form = rb"^Package: %s\n((?:[^\n]+\n)*)" % re.escape(name.encode())
+        for block in re.findall(form, data, re.MULTILINE):
+            version = re.search(rb"^Version: (\S+)$", block, re.MULTILINE)
+            if b"Status: install ok installed\n" in block and version:
+                out[name] = version.group(1).decode()
+    return out
 
 
 def fits(have, version):

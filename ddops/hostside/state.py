@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import stat
-import subprocess
 import sys
 
 from ddops.hostside.setup_run import looked
@@ -171,6 +170,8 @@ def diff(place, paths):
     """What a hand changed. git writes nothing for it."""
     if not paths:
         return []
+    import subprocess  # here: a look that finds nothing calls nothing
+
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     env.update(LC_ALL="C", GIT_OPTIONAL_LOCKS="0", GIT_CONFIG_GLOBAL=os.devnull)
     words = ["git", "-C", place, "-c", "safe.directory=*", "diff", "--no-ext-diff", "HEAD", "--"]

@@ -32,7 +32,7 @@ def look_text() -> str:
 
 def look_command(interpreter: str, query: Mapping[str, object]) -> Cmd:
     """The script is a word and the question its input: a setup's files may be large."""
-    return cmd(interpreter, "-c", look_text(), stdin=json.dumps(query).encode())
+    return cmd(interpreter, "-S", "-c", look_text(), stdin=json.dumps(query).encode())
 
 
 @dataclass(frozen=True, slots=True)

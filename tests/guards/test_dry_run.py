@@ -45,8 +45,8 @@ READING_PROGRAMS = {"observe.py": None, "svctl.py": "status"}
 def reads_only(command: Cmd) -> bool:
     """Whether a command is on the allow-list."""
     argv = command.argv
-    if argv[:2] == ("python3", "-c"):
-        return argv[2:] == (look_text(),)
+    if argv[:3] == ("python3", "-S", "-c"):
+        return argv[3:] == (look_text(),)
     if argv[0] == "python3" and argv[1:2] == ("-",):
         return command.stdin in READING_SOURCES
     if argv[:2] == ("sh", "-c"):
@@ -71,7 +71,7 @@ def test_the_allow_list_refuses_what_changes_things() -> None:
         cmd("python3", f"{SIDE}/build_env.py", "{}"),
         cmd("python3", "/elsewhere/observe.py"),
         cmd("python3", "-c", "print(1)"),
-        cmd("sudo", "-n", "python3", "-c", look_text()),
+        cmd("sudo", "-n", "python3", "-S", "-c", look_text()),
     ):
         assert not reads_only(command), command
 
@@ -152,7 +152,7 @@ class Box:
 
     def _python(self, command: Cmd) -> Answer:
         argv, files = command.argv, self.transport.files
-        if argv[1:] == ("-c", look_text()):
+        if argv[1:] == ("-S", "-c", look_text()):
             return json.dumps(_state(self.transport, json.loads(command.stdin_bytes() or b"")))
         if command.stdin == source("collect").encode():
             return json.dumps(_facts())

@@ -213,6 +213,7 @@ def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (bin_dir / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_dir}:{os.environ['PATH']}")
     monkeypatch.setenv("STATE", str(state))
+    monkeypatch.setenv("DPKG_ADMINDIR", str(tmp_path / "no-list"))  # so that dpkg is asked
     (tmp_path / "dpkg.plan").write_text("Inst git (1:2.39 Debian:12 [amd64])\nConf git (x)\n")
     return state
 
@@ -327,3 +328,38 @@ def test_a_recorded_host_and_a_lab_are_left_alone(side: HostSide) -> None:
     lab = Origin("lab", Path("x.toml"))
     for there in (host(side, simulated=True), host(side, origin=lab), host(side, setup="none")):
         assert read_setup(there, nothing) == SetupTable()
+
+
+DPKG_LIST = """\
+Package: git
+Status: install ok installed
+Architecture: amd64
+Version: 1:2.39.5-0+deb12u2
+Description: words
+ Package: rsync
+
+Package: git-man
+Status: install ok installed
+Version: 1:2.40
+
+Package: gone
+Status: deinstall ok config-files
+Version: 3
+"""
+
+
+def test_the_list_of_dpkg_is_read_as_dpkg_reads_it(
+    side: HostSide, tmp_path: Path, apt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "dpkg-list"
+    (folder / "updates").mkdir(parents=True)
+    (folder / "status").write_text(DPKG_LIST)
+    monkeypatch.setenv("DPKG_ADMINDIR", str(folder))
+    (tmp_path / "dpkg.plan").write_text("")
+    text = "".join(f'[[package]]\nname = "{n}"\n' for n in ("git", "rsync", "gone"))
+    (step,) = steps_of(side, tmp_path, text)
+    assert step.observe().lines == ("install rsync", "install gone")
+    (step,) = steps_of(side, tmp_path, '[[package]]\nname = "git"\nversion = "1:2.39*"\n')
+    assert not step.observe().pending
+    (folder / "updates/0001").write_text("half written")
+    assert step.observe().pending, "dpkg itself, of paper, has no git"
