@@ -147,6 +147,11 @@ def read(transport: Transport, layout: HostLayout) -> Held | None:
             f"{transport.host}: the lock cannot be read", rc=done.rc, stderr=done.err
         )
     text, _, age = done.out.strip().rpartition("\n")
+    return parse_held(text, age)
+
+
+def parse_held(text: str, age: str) -> Held:
+    """A lock that is held, from its owner's file and the seconds since its last heartbeat."""
     try:
         owner = Owner(**json.loads(text))
     except (ValueError, TypeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -11,17 +10,9 @@ from ddops.cli.options import as_json, targets
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
+    from ddops.cli.glance import Glance
     from ddops.gates import Observation
     from ddops.inventory import Host, Service
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One service on one host; `observation` is None where provision has never been."""
-
-    observation: Observation | None
-    locked: str
-    committed: str | None
 
 
 @click.command()
@@ -79,22 +70,15 @@ def _pairs(
     return pairs
 
 
-def _look(app: App, host: Host, service: Service) -> Seen:
-    from ddops import lock
-    from ddops.deploy import look, port_of
-    from ddops.deploy.host import ServiceOnHost
+def _look(app: App, host: Host, service: Service) -> Glance:
+    from ddops.cli.glance import glance
+    from ddops.inventory.port import port_of
 
-    transport = app.transport(host)
-    target = ServiceOnHost(
-        transport, host, service, port_of(host, service), app.lookup, app.redactor
-    )
-    observation = look(target)
-    held = lock.read(transport, target.layout)
-    return Seen(observation, held.describe() if held else "", target.links().committed)
+    return glance(app.transport(host), host, service.name, port_of(host, service))
 
 
-def _row(host: Host, service: Service, outcome: Seen | Exception) -> tuple[str, ...]:
-    from ddops.deploy import port_of
+def _row(host: Host, service: Service, outcome: Glance | Exception) -> tuple[str, ...]:
+    from ddops.inventory.port import port_of
     from ddops.model import State, short
 
     name = host.name + (f" {host.origin.tag}" if host.origin.tag else "")
@@ -127,7 +111,7 @@ def health_word(seen: Observation, committed: str | None) -> str:
     return "ok" if committed == seen.launch.release else "ungated"
 
 
-def _note(outcome: Seen, seen: Observation) -> str:
+def _note(outcome: Glance, seen: Observation) -> str:
     from ddops.model import State
 
     notes = []
@@ -142,8 +126,8 @@ def _note(outcome: Seen, seen: Observation) -> str:
     return ", ".join(notes)
 
 
-def _json(host: Host, service: Service, outcome: Seen | Exception) -> dict[str, object]:
-    from ddops.deploy import port_of
+def _json(host: Host, service: Service, outcome: Glance | Exception) -> dict[str, object]:
+    from ddops.inventory.port import port_of
     from ddops.model import State
 
     base: dict[str, object] = {

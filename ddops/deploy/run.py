@@ -25,6 +25,7 @@ from ddops.errors import DdopsError, RefusedError, UnreachableError
 from ddops.events import Event, Reporter
 from ddops.gates import Observation
 from ddops.inventory.model import Host, Profile, Service, Waiver
+from ddops.inventory.port import port_of as port_of
 from ddops.ledger import Ledger
 from ddops.model import State, short
 from ddops.plan import Proposal, make_plan
@@ -268,14 +269,6 @@ def look(target: ServiceOnHost) -> Observation | None:
             why=error.why,
             next=f"ddops provision {target.host.name}",
         ) from error
-
-
-def port_of(host: Host, service: Service) -> int:
-    """The service's port; a host may have another (`vars.port`), as lab hosts do."""
-    value = host.vars.get("port", service.port)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
-        raise RefusedError(f"{host.name}: vars.port is not a port: {value!r}")
-    return value
 
 
 def _provision_rows(
