@@ -57,8 +57,7 @@ def record_files(seen: Seen, mask: Mask, lookup: Lookup) -> dict[str, bytes]:
     inputs = seen.about.get("inputs")
     if isinstance(inputs, str):
         files["record/inputs.tar"] = base64.b64decode(inputs)
-    for path in series_files(_upstream(release), lookup):
-        files[f"series/{path.name}"] = path.read_bytes()
+    files.update(_series(seen.about.get("code"), _upstream(release), lookup))
     return {**files, **history_files(seen.captured)}
 
 
@@ -76,6 +75,16 @@ def history_files(captured: Mapping[str, object]) -> dict[str, bytes]:
         told = {k: past[k] for k in ("head", "branch", "pin")}
         files[REPOSITORY] = _json(told)
         files[PACK] = base64.b64decode(past["pack"])
+    return files
+
+
+def _series(code: object, upstream: str | None, lookup: Lookup) -> dict[str, bytes]:
+    """The patches that the running code was made with; else the project's for that engine."""
+    if not isinstance(code, dict):
+        return {f"series/{p.name}": p.read_bytes() for p in series_files(upstream, lookup)}
+    rows = _rows(code["patches"])
+    files = {f"series/{r['name']}": base64.b64decode(str(r["data"])) for r in rows}
+    files["series/series"] = "".join(f"{r['name']}\n" for r in rows).encode()
     return files
 
 
