@@ -167,6 +167,7 @@ def _jobs(
 
 
 def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
+    from ddops.cli.backups import tools_for
     from ddops.clock import SystemClock
     from ddops.deploy import Settings, Tools
 
@@ -182,6 +183,7 @@ def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
         redactor=app.redactor,
         lock_wait_s=lock_wait,
         waivers=app.inventory.waivers,
+        snapshots=lambda host: tools_for(app, host),
     )
 
 

@@ -11,6 +11,7 @@ nothing that serves is touched. A failure after `stopped` goes to `rolling_back`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ddops.clock import Clock
@@ -32,12 +33,13 @@ from ddops.errors import (
     RolledBackError,
     UnreachableError,
 )
-from ddops.events import Event, Reporter
+from ddops.events import Event, Level, Reporter
 from ddops.gates import Golden, Observation, judge_g0, judge_g1, judge_g2, judge_g3
 from ddops.inventory.model import Waiver
 from ddops.model import GateResult, State, Verdict, short
 from ddops.plan import Proposal
 from ddops.probe import Facts, collect
+from ddops.snapshot import Step
 
 STATES = (
     "locked", "probed", "compat_ok", "rendered", "flags_ok", "planned", "snapshotted", "staged",
@@ -54,6 +56,10 @@ class Settings:
     keep_releases: int
     gate_timeout_s: float = 60.0
     preflight_timeout_s: float = 180.0
+
+
+def _no_snapshot(_facts: Facts, _required: bool) -> Step:
+    return Step("this command takes none", {})
 
 
 @dataclass(slots=True)
@@ -73,6 +79,7 @@ class Deploy:
     still_ours: Callable[[], None]
     judged: JudgedLaunch | None = None
     waivers: tuple[Waiver, ...] = ()
+    snapshot: Callable[[Facts, bool], Step] = _no_snapshot
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
@@ -93,7 +100,9 @@ class Deploy:
 
     def _before(self) -> None:
         """Everything that leaves the running service alone. An error here changed nothing."""
-        facts = self._probe()
+        with ThreadPoolExecutor(1, thread_name_prefix="prepared") as pool:
+            rows = pool.submit(self.prepared)  # looks only; beside the probe, which takes as long
+            facts = self._probe()
         self._compat(facts)
         self.record.ok("rendered", {"release": self.release.digest})
         self._flags()
@@ -110,9 +119,9 @@ class Deploy:
                 f"{self.service.service.name} lists gates and has no golden file",
                 "set golden in the service's file: a load that cannot be gated is a load lost",
             )
-        self._provisioned()
+        self._provisioned(rows.result())
         self.record.ok("planned", {"replaces": seen.launch.release if seen.launch else None})
-        self.record.skip("snapshotted", "snapshots are not part of this version")
+        self._snapshotted(facts)
         self.still_ours()
         self.stop.check("before staging")
         fresh = self.service.stage(self.release, self.resolve)
@@ -120,15 +129,33 @@ class Deploy:
         self.record.skip("drained", "no router stands before this service")
         self.stop.check("before the running service was touched")
 
-    def _provisioned(self) -> None:
+    def _provisioned(self, rows: Sequence[tuple[str, str, Proposal]]) -> None:
         """The host is as provision leaves it: environment, weights, scripts, supervisor."""
-        pending = [f"{title}: {'; '.join(p.lines)}" for _, title, p in self.prepared() if p.pending]
+        pending = [f"{title}: {'; '.join(p.lines)}" for _, title, p in rows if p.pending]
         if pending:
             raise self._refuse(
                 "planned",
                 f"not as provision leaves it: {'. '.join(pending)[:600]}",
                 f"ddops provision {self.service.host.name}",
             )
+
+    def _snapshotted(self, facts: Facts) -> None:
+        """The running tree is safe, where it may have changed since it was last kept."""
+        required = self.service.service.require_snapshot
+        try:
+            step = self.snapshot(facts, required)
+        except DdopsError as error:
+            if required:
+                self.record.fail("snapshotted", _said(error), {})
+                raise
+            # A backup place that is down is no reason to keep a service from its next release.
+            self._say(f"no snapshot: {_said(error)}", Level.WARN)
+            self.record.skip("snapshotted", f"it failed: {_said(error)}")
+            return
+        if step.skipped:
+            self.record.skip("snapshotted", step.skipped)
+        else:
+            self.record.ok("snapshotted", step.evidence)
 
     def _probe(self) -> Facts:
         host = self.service.host
@@ -331,8 +358,8 @@ class Deploy:
         gates, identity, golden = self.service.staged_gates(previous)
         self._gate(seen, previous, identity, gates, golden)
 
-    def _say(self, message: str) -> None:
-        self.report.emit(Event("deploy", message, self.service.host.name))
+    def _say(self, message: str, level: Level = Level.INFO) -> None:
+        self.report.emit(Event("deploy", message, self.service.host.name, level))
 
 
 def _said(error: BaseException) -> str:

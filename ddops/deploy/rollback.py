@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddops.compat import launch_of
 from ddops.deploy.host import ServiceOnHost
@@ -78,7 +78,8 @@ def roll_back(
     target = ServiceOnHost(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
-    with at_work(target, f"rollback {service.name}", tools) as work:
+    hurried = replace(tools, snapshots="a way back waits for no backup place")
+    with at_work(target, f"rollback {service.name}", hurried) as work:
         release = _staged(target, look_back(target).choose(host.name, to))
         try:
             # What provision would do today says nothing about the environment of that release:

@@ -27,7 +27,10 @@ from ddops.inventory.model import Host, Profile, Service, Waiver
 from ddops.ledger import Ledger
 from ddops.model import State, short
 from ddops.plan import Proposal, make_plan
+from ddops.probe import Facts
 from ddops.provision import Provision, env_recipe
+from ddops.snapshot import Step, snapshot_for_deploy
+from ddops.snapshot import Tools as SnapshotTools
 from ddops.transport import Transport
 
 Lookup = Callable[[str], Path]
@@ -42,6 +45,7 @@ class Tools:
     """What a deploy is given. `ledger` opens one connection for the calling thread.
 
     `restart`: make a start of its own even of what serves already, as a measurement may need.
+    `snapshots`: what a snapshot of a host needs, or why this command takes none.
     """
 
     lookup: Lookup
@@ -55,6 +59,7 @@ class Tools:
     lock_wait_s: float = 0.0
     waivers: tuple[Waiver, ...] = ()
     restart: bool = False
+    snapshots: Callable[[Host], SnapshotTools] | str = "this command takes none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +155,20 @@ class Work:
             still_ours=self.still_ours,
             judged=judged,
             waivers=tools.waivers,
+            snapshot=self._snapshot,
         )
         after = machine.run()
         nonce = after.launch.nonce if after.launch else ""
         return Outcome(target.host.name, target.service.name, release.digest, True, nonce)
+
+    def _snapshot(self, facts: Facts, required: bool) -> Step:
+        target, given = self.target, self.tools.snapshots
+        if isinstance(given, str):
+            return Step(given, {})
+        return snapshot_for_deploy(
+            target.transport, target.host, target.service.name, given(target.host),
+            required=required, facts=facts,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -242,7 +257,6 @@ def _transitions(state: str, host: Host) -> tuple[tuple[str, str], ...]:
     host_step = {"unknown": "UNKNOWN: the host does not answer", "refused": "refused"}.get(state)
     no_gpu = (host.host_class or "cpu") == "cpu" or host.simulated
     skips = {
-        "snapshotted": "SKIP: snapshots are not part of this version",
         "drained": "SKIP: no router stands before this service",
         **({"vram_free": "SKIP: no GPU behind this host"} if no_gpu else {}),
     }

@@ -100,6 +100,7 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
     nnodes: Count = 1
     gates: tuple[str, ...] = ()
     golden: Text | None = None
+    require_snapshot: bool = False
     served_model_name: Text | None = None
     api_key: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)

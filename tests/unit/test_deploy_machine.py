@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ddops.clock import SystemClock
 from ddops.command import Redactor, Secret
@@ -29,12 +30,15 @@ from ddops.errors import (
     RolledBackError,
     UnreachableError,
 )
-from ddops.events import ListReporter
+from ddops.events import Level, ListReporter
 from ddops.gates import Observation
 from ddops.gates.observation import Answer, Launch, Port
 from ddops.inventory.model import Host, Origin
+from ddops.inventory.model import Service as Inventory
 from ddops.ledger import Outcome
 from ddops.model import GateResult, State, Verdict
+from ddops.probe import Facts
+from ddops.snapshot import Step
 from ddops.supervise import ServiceState
 
 NEW, OLD = "ab" * 32, "cd" * 32
@@ -52,6 +56,11 @@ class Service:
     fail: dict[str, list[BaseException | None]] = field(default_factory=dict)
     host: Host = field(
         default_factory=lambda: Host(name="box", origin=HERE, ssh="box", host_class="cpu")
+    )
+    service: Inventory = field(
+        default_factory=lambda: Inventory(
+            name="k", origin=HERE, model="m", profile="p", hosts=("box",)
+        )
     )
     port: int = 1
     log: list[str] = field(default_factory=list)
@@ -317,6 +326,48 @@ def test_a_lock_that_was_lost_ends_all_touching(monkeypatch: pytest.MonkeyPatch)
         run.deploy.run()
     assert "stop" not in run.service.log
     assert run.service.running == OLD
+
+
+def taken(evidence: dict[str, object], asked: list[bool]) -> Callable[[Facts, bool], Step]:
+    def take(_facts: Facts, required: bool) -> Step:
+        asked.append(required)
+        return Step("", evidence)
+
+    return take
+
+
+def broken(_facts: Facts, _required: bool) -> Step:
+    raise CommandFailed("box: git: the copy did not verify", rc=1)
+
+
+def test_a_snapshot_is_a_transition_with_its_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, asked = make(monkeypatch), list[bool]()
+    run.deploy.snapshot = taken({"snapshot": "ab"}, asked)
+    run.deploy.run()
+    assert run.states()["snapshotted"] == "ok"
+    assert asked == [False]
+
+
+def test_a_snapshot_that_fails_is_said_and_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make(monkeypatch)
+    run.deploy.snapshot = broken
+    run.deploy.run()
+    assert run.states()["snapshotted"] == "skip"
+    assert run.service.running == NEW
+    told = [e.message for e in run.deploy.report.events if e.level is Level.WARN]  # type: ignore[attr-defined]
+    assert any("did not verify" in m for m in told)
+
+
+def test_a_required_snapshot_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    service.service = structs.replace(service.service, require_snapshot=True)
+    run = make(monkeypatch, service)
+    run.deploy.snapshot = broken
+    with pytest.raises(CommandFailed, match="did not verify"):
+        run.deploy.run()
+    assert run.states()["snapshotted"] == "fail"
+    assert "stage" not in service.log
+    assert service.running == OLD
 
 
 def test_errors_keep_their_exit_codes() -> None:
