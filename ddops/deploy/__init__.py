@@ -1,7 +1,7 @@
 """Making a release live: staged whole, gated, recorded, and taken back when it fails."""
 
+from ddops.deploy.climb import Settings
 from ddops.deploy.drift import Row, Same, drift_of
-from ddops.deploy.machine import Settings
 from ddops.deploy.rollback import WayBack, look_back, roll_back
 from ddops.deploy.run import (
     Outcome,

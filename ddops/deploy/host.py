@@ -13,7 +13,14 @@ from ddops.deploy.preflight import Preflight, parse_preflight
 from ddops.deploy.release import Release, release_files
 from ddops.engines.sglang import LAUNCHER_WORDS
 from ddops.errors import CommandFailed, RefusedError
-from ddops.gates import Golden, Observation, judge_golden, observe, parse_golden
+from ddops.gates import (
+    Golden,
+    Observation,
+    judge_golden,
+    needs_ties,
+    observe,
+    parse_golden,
+)
 from ddops.inventory.model import Host, Service
 from ddops.layout import HostLayout, ServiceLayout
 from ddops.model import GateResult, State
@@ -217,8 +224,9 @@ class ServiceOnHost:
             words = [
                 self.host.python, f"{self.layout.hostside}/golden.py", self.where.dir,
                 str(self.port), f"{self.where.release(digest)}/golden.json", str(timeout_s),
+                *(["--ties"] if needs_ties(gates) else []),
             ]  # fmt: skip
-            limit = timeout_s * len(golden.prompts) + 30
+            limit = timeout_s * len(golden.prompts) * (2 if needs_ties(gates) else 1) + 30
             done = self.transport.run(cmd(*words), deadline_s=limit)
             if not done.ok:
                 raise CommandFailed(

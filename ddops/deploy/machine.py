@@ -10,22 +10,23 @@ nothing that serves is touched. A failure after `stopped` goes to `rolling_back`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.compat import Finding, judge_all, subject_of, waive
 from ddops.compat import Launch as JudgedLaunch
+from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
 from ddops.deploy.ready import Waiter
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
+from ddops.deploy.smoke import Smoke, skipped
 from ddops.deploy.stop import Stop
 from ddops.errors import (
     DdopsError,
-    GateFailed,
     Interrupted,
     LockHeldError,
     RefusedError,
@@ -34,9 +35,9 @@ from ddops.errors import (
     UnreachableError,
 )
 from ddops.events import Event, Level, Reporter
-from ddops.gates import Golden, Observation, judge_g0, judge_g1, judge_g2, judge_g3
+from ddops.gates import Observation
 from ddops.inventory.model import Waiver
-from ddops.model import GateResult, State, Verdict, short
+from ddops.model import State, short
 from ddops.plan import Proposal
 from ddops.probe import Facts, collect
 from ddops.snapshot import Step
@@ -45,17 +46,6 @@ STATES = (
     "locked", "probed", "compat_ok", "rendered", "flags_ok", "planned", "snapshotted", "staged",
     "drained", "stopped", "vram_free", "switched", "started", "gated", "committed",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Numbers of a deploy, in seconds."""
-
-    load_budget_s: float
-    ready_quiet_s: float
-    keep_releases: int
-    gate_timeout_s: float = 60.0
-    preflight_timeout_s: float = 180.0
 
 
 def _no_snapshot(_facts: Facts, _required: bool) -> Step:
@@ -80,6 +70,7 @@ class Deploy:
     judged: JudgedLaunch | None = None
     waivers: tuple[Waiver, ...] = ()
     snapshot: Callable[[Facts, bool], Step] = _no_snapshot
+    smoke: Smoke = field(default_factory=lambda: skipped("this command does not measure"))
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
@@ -208,13 +199,8 @@ class Deploy:
         self.service.switch(self.release.digest)
         self.record.ok("switched", {"current": self.release.digest})
         seen = self._start(self.release.digest)
-        gates = self._gate(
-            seen,
-            self.release.digest,
-            self.release.identity,
-            self.release.gates,
-            self.release.golden,
-        )
+        r = self.release
+        gates = self._climb(Started(seen, r.digest, r.identity, r.gates, r.golden)).all()
         self.record.ok("gated", {g.name: g.verdict.value for g in gates})
         self.still_ours()
         self.service.commit(self.release.digest)
@@ -278,41 +264,6 @@ class Deploy:
         self.record.ok("started", {"nonce": seen.launch.nonce, "pid": seen.pid})
         return seen
 
-    def _gate(
-        self,
-        first: Observation,
-        digest: str,
-        identity: Mapping[str, object],
-        requirements: tuple[str, ...],
-        golden: Golden | None,
-    ) -> list[GateResult]:
-        """Climb the ladder; the first gate that does not pass ends it."""
-        launch = first.launch
-        version = launch.weight_version if launch else ""
-        results = [judge_g3(first, digest, identity)]
-        if results[0].verdict is Verdict.PASS:
-            speculative = identity.get("speculative_algorithm") is not None
-            results += self.service.golden_gate(
-                digest, version, requirements, golden, self.settings.gate_timeout_s,
-                speculative=speculative,
-            )  # fmt: skip
-        self.stop.wait(self.settings.ready_quiet_s)
-        last = self.service.observe()
-        ladder = [judge_g0(first, last, self.record.op_id), judge_g1(last), judge_g2(last)]
-        ladder += [judge_g3(last, digest, identity), *results[1:]]
-        for gate in ladder:
-            self.record.gate(gate, launch.nonce if launch else None)
-            self._say(f"{gate.name} {gate.verdict.value}: {gate.message}")
-        bad = _first_bad([*ladder[:3], results[0], *ladder[3:]])
-        if bad is not None:
-            raise GateFailed(
-                f"{self.service.host.name}: {bad.name} {bad.verdict.value}: {bad.message}",
-                gate=bad.name,
-                next=f"ddops status {self.service.host.name}",
-            )
-        self.stop.check("before the deploy was committed")
-        return ladder
-
     def _roll_back(self, previous: str | None, error: BaseException) -> DdopsError:
         """Go back to the last committed release, gated. Returns what the caller raises."""
         what, host = _said(error), self.service.host.name
@@ -356,7 +307,14 @@ class Deploy:
         self.service.switch(previous)
         seen = self._start(previous)
         gates, identity, golden = self.service.staged_gates(previous)
-        self._gate(seen, previous, identity, gates, golden)
+        # Every minute counts now: it was measured and soaked when it was new.
+        self._climb(Started(seen, previous, identity, gates, golden)).correct()
+
+    def _climb(self, start: Started) -> Climb:
+        return Climb(
+            self.service, start, self.settings, self.record, self.clock, self.stop, self._say,
+            self.smoke,
+        )  # fmt: skip
 
     def _say(self, message: str, level: Level = Level.INFO) -> None:
         self.report.emit(Event("deploy", message, self.service.host.name, level))
@@ -377,11 +335,6 @@ def _failure(error: BaseException) -> DdopsError:
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("stopped by the user; nothing is served")
     return DdopsError(f"the deploy failed: {type(error).__name__}: {error}")
-
-
-def _first_bad(ladder: Sequence[GateResult]) -> GateResult | None:
-    """A gate passes, or is skipped for a recorded reason; unknown is not a pass."""
-    return next((g for g in ladder if g.verdict not in (Verdict.PASS, Verdict.SKIP)), None)
 
 
 def _words(finding: Finding) -> str:

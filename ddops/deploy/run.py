@@ -15,10 +15,12 @@ from ddops import lock
 from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.compat import Launch, launch_of
+from ddops.deploy.climb import Settings
 from ddops.deploy.host import ServiceOnHost, serves
-from ddops.deploy.machine import STATES, Deploy, Settings
+from ddops.deploy.machine import STATES, Deploy
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release, build_release
+from ddops.deploy.smoke import Smoke, skipped, smoke_of
 from ddops.deploy.stop import Stop
 from ddops.errors import DdopsError, RefusedError, UnreachableError
 from ddops.events import Event, Reporter
@@ -46,6 +48,7 @@ class Tools:
 
     `restart`: make a start of its own even of what serves already, as a measurement may need.
     `snapshots`: what a snapshot of a host needs, or why this command takes none.
+    `unmeasured`: why this command does without G5, where it does.
     """
 
     lookup: Lookup
@@ -60,6 +63,7 @@ class Tools:
     waivers: tuple[Waiver, ...] = ()
     restart: bool = False
     snapshots: Callable[[Host], SnapshotTools] | str = "this command takes none"
+    unmeasured: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ def deploy_service(
         return _provision_rows(transport, host, service, tools.lookup)
 
     judged = launch_of(release.launch, profile.engine, service, host)
-    return deploy_release(transport, host, service, release, tools, judged, prepared)
+    return deploy_release(transport, host, service, release, tools, judged, prepared, profile)
 
 
 def deploy_release(
@@ -102,6 +106,7 @@ def deploy_release(
     tools: Tools,
     judged: Launch | None,
     prepared: Callable[[], Rows],
+    profile: Profile | None = None,
 ) -> Outcome:
     """The same for a release that is there already, such as a snapshot's."""
     target = ServiceOnHost(
@@ -119,7 +124,7 @@ def deploy_release(
         unchanged = _unchanged(patient, target, release)
         if unchanged is not None:
             return unchanged
-        return work.go(release, prepared=prepared, judged=judged)
+        return work.go(release, prepared=prepared, judged=judged, profile=profile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +143,12 @@ class Work:
         *,
         prepared: Callable[[], Sequence[tuple[str, str, Proposal]]],
         judged: Launch | None,
+        profile: Profile | None = None,
     ) -> Outcome:
-        """Through the state machine; answers what is live then."""
+        """Through the state machine; answers what is live then.
+
+        Without a `profile` it is not known with which earlier runs this one could be compared.
+        """
         target, tools = self.target, self.tools
         machine = Deploy(
             service=target,
@@ -156,10 +165,18 @@ class Work:
             judged=judged,
             waivers=tools.waivers,
             snapshot=self._snapshot,
+            smoke=self._smoke(release, profile),
         )
         after = machine.run()
         nonce = after.launch.nonce if after.launch else ""
         return Outcome(target.host.name, target.service.name, release.digest, True, nonce)
+
+    def _smoke(self, release: Release, profile: Profile | None) -> Smoke:
+        if self.tools.unmeasured:
+            return skipped(self.tools.unmeasured)
+        if profile is None:
+            return skipped("the profile behind this release is not known here")
+        return smoke_of(self.target, release.digest, profile, self.ledger, self.tools.report)
 
     def _snapshot(self, facts: Facts, required: bool) -> Step:
         target, given = self.target, self.tools.snapshots

@@ -101,6 +101,7 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
     gates: tuple[str, ...] = ()
     golden: Text | None = None
     require_snapshot: bool = False
+    soak_s: Annotated[float, Meta(ge=0)] = 0.0
     served_model_name: Text | None = None
     api_key: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
