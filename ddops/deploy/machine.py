@@ -42,10 +42,13 @@ from ddops.plan import Proposal
 from ddops.probe import Facts, collect
 from ddops.snapshot import Step
 
+#: Every transition of a deploy that goes well, in order.
 STATES = (
     "locked", "probed", "compat_ok", "rendered", "flags_ok", "planned", "snapshotted", "staged",
     "drained", "stopped", "vram_free", "switched", "started", "gated", "committed",
 )  # fmt: skip
+#: The ways out: nothing was touched; back, and how that ended.
+WAYS_OUT = ("failed", "rolling_back", "restored", "stuck")
 
 
 def _no_snapshot(_facts: Facts, _required: bool) -> Step:
@@ -74,20 +77,22 @@ class Deploy:
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
-        self.record.ok("locked", {})
+        previous = self.service.links().committed  # the lock is held: nobody else moves it
         try:
+            self.record.locked(previous)
             self._before()
         except BaseException as error:
             self.record.give_up("failed", _said(error), {"touched": "nothing"})
             raise
-        previous = self.service.links().committed
         try:
-            return self._after_stop(previous)
+            seen = self._after_stop()
         except LockHeldError as error:  # the host is another run's: not even a way back
             self.record.give_up("failed", _said(error), {"touched": "unknown"})
             raise
         except BaseException as error:
             raise self._roll_back(previous, error) from error
+        self._settle(previous)
+        return seen
 
     def _before(self) -> None:
         """Everything that leaves the running service alone. An error here changed nothing."""
@@ -193,7 +198,7 @@ class Deploy:
         self.record.fail(state, why, {})
         return RefusedError(f"{self.service.host.name}: {why}", next=next)
 
-    def _after_stop(self, previous: str | None) -> Observation:
+    def _after_stop(self) -> Observation:
         self.still_ours()
         self._stop_old()
         self.service.switch(self.release.digest)
@@ -204,9 +209,15 @@ class Deploy:
         self.record.ok("gated", {g.name: g.verdict.value for g in gates})
         self.still_ours()
         self.service.commit(self.release.digest)
-        self.record.ok("committed", {"release": self.release.digest})
-        self.service.prune(self.settings.keep_releases, self.release.digest, previous)
         return seen
+
+    def _settle(self, previous: str | None) -> None:
+        """It is committed: what goes wrong from here on is said, and takes nothing back."""
+        self.record.committed()
+        try:
+            self.service.prune(self.settings.keep_releases, self.release.digest, previous)
+        except DdopsError as error:
+            self._say(f"old releases stay: {_said(error)}", Level.WARN)
 
     def _stop_old(self) -> None:
         word = self._stopped("the old service")

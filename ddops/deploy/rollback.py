@@ -60,6 +60,8 @@ def way_back(journal: str, staged: Sequence[str], service: str, current: str | N
             continue
         if row.get("state") == "committed" and row.get("verdict") == "ok":
             passed.append(str(row.get("release")))
+        elif row.get("state") == "locked" and row.get("committed"):
+            passed.append(str(row["committed"]))  # by the link: its own run may have been killed
     order = dict.fromkeys(r for r in reversed(passed) if r in staged)
     return WayBack(current, tuple(order))
 
