@@ -80,6 +80,26 @@ def judge_drift(
     return [*rows, *_code(raw.get("code"))]
 
 
+def judge_unit(found: Mapping[str, object]) -> list[Row]:
+    """What the supervisor has of the service: a unit of systemd's, or a program of supervisord's.
+
+    The text counts as it is installed; what systemd adds to it by drop-ins counts too, and so does
+    what it has not read yet.
+    """
+    if found.get("installed") is not True:
+        return [Row("unit", "the release's", "not installed", Same.NO)]
+    diff = [str(x) for x in _list(found.get("diff"))]
+    words = "; ".join(x for x in diff[:6]) + ("; ..." if len(diff) > 6 else "")
+    rows = [Row("unit", "the release's", words or "the same, line for line", _same(not diff))]
+    if drop_ins := _list(found.get("drop_ins")):
+        rows.append(Row("unit drop-ins", "none", ", ".join(map(str, drop_ins)), Same.NO))
+    if found.get("reload") is True:
+        rows.append(Row("unit loaded", "as installed", "systemd has not read it yet", Same.NO))
+    if (enabled := found.get("enabled", "enabled")) != "enabled":
+        rows.append(Row("unit at boot", "enabled", str(enabled or "unknown"), Same.NO))
+    return rows
+
+
 def pending_row(wanted: str | None, current: str | None) -> Row:
     """What the inventory would deploy now, against what is current: a change not yet rolled out."""
     if wanted is None:
@@ -167,6 +187,10 @@ def _same(same: bool) -> Same:
     return Same.YES if same else Same.NO
 
 
+def _list(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else []
+
+
 def _map(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
@@ -179,4 +203,5 @@ def drift_of(target: ServiceOnHost, seen: Observation, wanted: str | None) -> li
     release = staged_release(links.current, target.staged_files(links.current))
     files = release_files(release, target.host, target.port)
     rows = judge_drift(seen, links, release, files, look_for_drift(target, seen))
+    rows += judge_unit(target.unit_beside(release.launch.stop_grace_s))
     return [*rows, pending_row(wanted, links.current)]

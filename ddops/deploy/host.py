@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import tempfile
 from collections.abc import Callable, Mapping
@@ -150,24 +151,45 @@ class ServiceOnHost:
 
     def _stage_supervisor(self, release: Release) -> None:
         """What the supervisor needs beside the release; a unit is part of it, and is looked at."""
-        where, supervisor = self.where, self.supervisor
+        supervisor = self.supervisor
         if isinstance(supervisor, SystemdSupervisor):
             supervisor.verify(self.service.name, release.digest)
             return
-        program = render(
+        program = self.program(release.launch.stop_grace_s)
+        write_file(self.transport, self.where.program, program.encode(), 0o600)
+
+    def program(self, stop_grace_s: int) -> str:
+        """What the process supervisor is to run for this service."""
+        return render(
             self.lookup,
             "program.conf.j2",
             {
                 "service": self.service.name,
-                "service_dir": where.dir,
+                "service_dir": self.where.dir,
                 "state_dir": self.layout.state,
                 "python": self.host.python,
                 "startsecs": STARTSECS,
                 "startretries": STARTRETRIES,
-                "stop_grace_s": release.launch.stop_grace_s,
+                "stop_grace_s": stop_grace_s,
             },
         )
-        write_file(self.transport, where.program, program.encode(), 0o600)
+
+    def unit_beside(self, stop_grace_s: int) -> dict[str, object]:
+        """What the supervisor has of this service beside what `current` wants of it."""
+        supervisor = self.supervisor
+        if isinstance(supervisor, SystemdSupervisor):
+            return supervisor.compare(self.service.name)
+        have = read_file(self.transport, self.where.program)
+        if have is None:
+            return {"installed": False}
+        lines = difflib.unified_diff(
+            self.program(stop_grace_s).splitlines(), have.decode("utf-8", "replace").splitlines(),
+            n=0, lineterm="",
+        )  # fmt: skip
+        return {
+            "installed": True,
+            "diff": [x for x in lines if not x.startswith(("---", "+++", "@@"))],
+        }
 
     def _stage_secrets(
         self, release: Release, target: str, resolve: Callable[[str], Secret]

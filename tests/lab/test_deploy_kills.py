@@ -1,4 +1,4 @@
-"""Every transition of a deploy, the controller killed at it, and the network lost at it; then again.
+"""A deploy killed at each of its transitions, and cut off at each of them; then once more.
 
 One row a state of the machine, and each table has all of them: a new transition is in both without
 a word here. Whatever happens, the old release serves or nothing is claimed, and the same command
