@@ -249,7 +249,7 @@ class Deploy:
         if any(not (isinstance(u, str) and u.isdigit() and int(u) < 1024) for u in used):
             raise DdopsError(
                 f"{host.name}: GPU memory is not free after the stop",
-                why=f"MiB in use per GPU: {used}",
+                why=f"MiB in use per GPU: {used}; held by {_holders(facts)}",
                 next="nvidia-smi --query-compute-apps=pid,used_memory --format=csv on the host",
             )
         self.record.ok("vram_free", {"used_mib": used})
@@ -346,6 +346,15 @@ def _failure(error: BaseException) -> DdopsError:
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("stopped by the user; nothing is served")
     return DdopsError(f"the deploy failed: {type(error).__name__}: {error}")
+
+
+def _holders(facts: Facts) -> str:
+    """The processes that nvidia-smi names, `pid, memory` each; it sees none of other containers."""
+    commands = facts.raw.get("commands")
+    apps = commands.get("smi_apps") if isinstance(commands, dict) else None
+    out = apps.get("out") if isinstance(apps, dict) else None
+    lines = [x.strip() for x in str(out or "").splitlines() if x.strip()]
+    return "; ".join(f"pid {x}" for x in lines[:8]) or "nobody that nvidia-smi names"
 
 
 def _words(finding: Finding) -> str:

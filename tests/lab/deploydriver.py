@@ -2,6 +2,7 @@
 
     python -m tests.lab.deploydriver STATE kill ARGS...         it is killed, as by SIGKILL
     python -m tests.lab.deploydriver STATE cut:SSHD.PID ARGS... that sshd dies with its sessions
+    python -m tests.lab.deploydriver STATE clock:SECONDS ARGS... the wall clock jumps by so much
 
 It happens when the ledger has the transition's row and the host's journal has not: the moment at
 which the two know the least of each other. STATE is one of the state machine's.
@@ -13,10 +14,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 
 from ddops.cli import main
+from ddops.clock import SystemClock
 from ddops.deploy.record import Recorder
 from ddops.ledger import Outcome
 
@@ -51,9 +55,17 @@ def cut(pid_file: Path) -> None:
             continue
 
 
+def jump(seconds: float) -> None:
+    """As `date -s` would: every reader of the wall clock sees it, no monotonic one does."""
+    real, now = time.time, SystemClock.now
+    setattr(time, "time", lambda: real() + seconds)  # noqa: B010
+    setattr(SystemClock, "now", lambda self: now(self) + timedelta(seconds=seconds))  # noqa: B010
+
+
 if __name__ == "__main__":
     where, what, *args = sys.argv[1:]
-    kind, _, path = what.partition(":")
-    at(where, kill if kind == "kill" else lambda: cut(Path(path)))
+    kind, _, more = what.partition(":")
+    acts = {"kill": kill, "cut": lambda: cut(Path(more)), "clock": lambda: jump(float(more))}
+    at(where, acts[kind])
     sys.argv = ["ddops", *args]
     main()

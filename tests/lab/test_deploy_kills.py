@@ -111,6 +111,21 @@ def hit(project: Project, *words: str) -> Done:
     return Running(made).end()
 
 
+@pytest.mark.parametrize("seconds", ["86400", "-86400"])
+def test_a_clock_that_jumps_while_the_engine_loads_ends_nothing(
+    lab: Project, serving: HostView, seconds: str
+) -> None:
+    """Budgets, deadlines and the lock's heart are of a clock that nobody sets."""
+    before = serving.serves()
+    name = lab.profile(f"clock{seconds}", "load_s=2")
+    done = hit(lab, "switched", f"clock:{seconds}", "deploy", serving.name, "--profile", name)
+    assert done.rc == 0, done
+    assert serving.serves() == serving.committed != before
+    assert not serving.locked
+    assert "unchanged" in lab.ok("deploy", serving.name, "--profile", name).out
+    assert lab.ok("status", serving.name).out.count("up") >= 1
+
+
 def found(tables: Mapping[str, Table], kind: str, state: str) -> Row:
     seen = tables[kind][state]
     if isinstance(seen, BaseException):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
@@ -368,6 +369,41 @@ def test_a_required_snapshot_that_fails_stops_nothing(monkeypatch: pytest.Monkey
     assert run.states()["snapshotted"] == "fail"
     assert "stage" not in service.log
     assert service.running == OLD
+
+
+def gpu_host(monkeypatch: pytest.MonkeyPatch, used: object, apps: str = "") -> Run:
+    """A machine whose GPU says this of itself behind the stop; the host is made up."""
+    run = make(monkeypatch)
+    run.service.host = Host(name="box", origin=HERE, ssh="box", host_class="pcie")
+    raw = {"gpus": [{"memory.used": used}], "commands": {"smi_apps": {"rc": 0, "out": apps}}}
+    run.service.transport = None  # type: ignore[attr-defined]
+    monkeypatch.setattr(machine, "collect", lambda *_: SimpleNamespace(raw=raw))
+    return run
+
+
+def test_no_engine_is_started_over_memory_that_somebody_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = gpu_host(monkeypatch, "61234", "4711, 61000 MiB")
+    with pytest.raises(RolledBackError) as raised:
+        run.deploy.run()
+    assert "GPU memory is not free" in raised.value.why
+    assert "pid 4711, 61000 MiB" in raised.value.why
+    assert "vram_free" not in run.states()
+    assert "switched" not in run.states()
+
+
+@pytest.mark.parametrize(("used", "ok"), [("3", True), ("[N/A]", False), (None, False)])
+def test_memory_that_cannot_be_read_is_not_free(
+    monkeypatch: pytest.MonkeyPatch, used: object, ok: bool
+) -> None:
+    run = gpu_host(monkeypatch, used)
+    if ok:
+        run.deploy.run()
+        assert run.states()["vram_free"] == "ok"
+        return
+    with pytest.raises(RolledBackError, match="serves again"):
+        run.deploy.run()
 
 
 def test_errors_keep_their_exit_codes() -> None:
