@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,9 @@ from msgspec import structs
 from ddops.clock import SystemClock
 from ddops.command import Redactor, Secret
 from ddops.deploy import machine
+from ddops.deploy.climb import Settings
 from ddops.deploy.host import Links
-from ddops.deploy.machine import Deploy, Settings
+from ddops.deploy.machine import Deploy
 from ddops.deploy.preflight import Preflight
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
@@ -41,6 +43,7 @@ from ddops.model import GateResult, State, Verdict
 from ddops.probe import Facts
 from ddops.snapshot import Step
 from ddops.supervise import ServiceState
+from tests.guards.source import ROOT
 
 NEW, OLD = "ab" * 32, "cd" * 32
 HERE = Origin("project", Path("x"))
@@ -404,6 +407,20 @@ def test_memory_that_cannot_be_read_is_not_free(
         return
     with pytest.raises(RolledBackError, match="serves again"):
         run.deploy.run()
+
+
+def test_every_transition_that_is_written_is_one_of_the_machines() -> None:
+    """The kill tables go through STATES and WAYS_OUT: what is not in there is never killed."""
+    written = set()
+    for path in (ROOT / "ddops/deploy").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            verbs = ("ok", "skip", "fail", "give_up", "unknown", "_row", "_try", "_ledger_row",
+                     "_refuse")  # fmt: skip
+            if node.func.attr in verbs and node.args and isinstance(node.args[0], ast.Constant):
+                written.add(node.args[0].value)
+    assert written == {*machine.STATES, *machine.WAYS_OUT}
 
 
 def test_errors_keep_their_exit_codes() -> None:
