@@ -60,7 +60,7 @@ def _pairs(
     app: App, target: tuple[str, ...], limit: tuple[str, ...], exclude: tuple[str, ...]
 ) -> list[tuple[Host, Service]]:
     from ddops.errors import UsageError
-    from ddops.inventory import services_on
+    from ddops.inventory import placed, services_on
 
     known = app.inventory
     if target:
@@ -73,7 +73,9 @@ def _pairs(
                 "no host of yours, and no lab is up", next="ddops lab up, or ddops init"
             )
         hosts, services = app.select(own, limit, exclude).hosts, set(known.services.values())
-    pairs = [(h, s) for h in hosts for s in services_on(known, h) if s in services]
+    pairs = [
+        (h, placed(known, s, h)) for h in hosts for s in services_on(known, h) if s in services
+    ]
     if not pairs:
         raise UsageError("no service is meant for these hosts", next="see inventory/services")
     return pairs
@@ -109,19 +111,19 @@ def _row(host: Host, service: Service, outcome: Seen | Exception) -> tuple[str, 
         return name, service.name, "-", seen.engine.value, "-", "-", url, note
     return (
         name, service.name, short(seen.launch.release), seen.engine.value,
-        health_word(seen, outcome.committed),
+        health_word(seen, outcome.committed, follower=service.node.rank > 0),
         _span(seen.uptime_s or 0.0), url, note,
     )  # fmt: skip
 
 
-def health_word(seen: Observation, committed: str | None) -> str:
+def health_word(seen: Observation, committed: str | None, *, follower: bool = False) -> str:
     """`ok`: a 200 from our own process that is this start of a release that passed its gates."""
     if seen.health is None or seen.launch is None:
         return "port not ours" if seen.port.listening else "not listening"
     if seen.health.status != 200:
         return str(seen.health.status or "no answer")
     said = seen.model_info.values.get("weight_version") if seen.model_info else None
-    if said != seen.launch.weight_version:
+    if not follower and said != seen.launch.weight_version:
         return "wrong identity"
     # Healthy is not proven right: a start that failed its gates answers /health too.
     return "ok" if committed == seen.launch.release else "ungated"
@@ -164,7 +166,9 @@ def _json(host: Host, service: Service, outcome: Seen | Exception) -> dict[str, 
         "release": launch.release if launch and up else None,
         "nonce": launch.nonce if launch and up else None,
         "committed": outcome.committed,
-        "health": health_word(seen, outcome.committed) if up else None,
+        "health": health_word(seen, outcome.committed, follower=service.node.rank > 0)
+        if up
+        else None,
         "pid": seen.pid if up else None,
         "uptime_s": seen.uptime_s,
         "rss_bytes": seen.rss_bytes,

@@ -80,6 +80,8 @@ class Climb:
     def correct(self) -> list[GateResult]:
         """G0 to G4: it is this start of this release, and answers right."""
         start, first = self.start, self.start.seen
+        if self.follower:
+            return self._alive()
         version = first.launch.weight_version if first.launch else ""
         results = [judge_g3(first, start.digest, start.identity)]
         if results[0].verdict is Verdict.PASS:
@@ -96,6 +98,23 @@ class Climb:
             self._tell(gate)
         self._judge([*ladder[:3], results[0], *ladder[3:]])
         self.stop.check("before the deploy was committed")
+        return ladder
+
+    @property
+    def follower(self) -> bool:
+        """One of several hosts of an engine, and not the one that answers for all."""
+        return self.service.node.rank > 0
+
+    def _alive(self) -> list[GateResult]:
+        """A follower's gates: its process, its port, and the health it has learnt to tell."""
+        self.stop.wait(self.settings.ready_quiet_s)
+        last = self.service.observe()
+        first = self.start.seen
+        ladder = [judge_g0(first, last, self.record.op_id), judge_g1(last), judge_g2(last)]
+        ladder += [GateResult(g, Verdict.SKIP, "rank 0 answers for all", {}) for g in ("G3", "G4")]
+        for gate in ladder:
+            self._tell(gate)
+        self._judge(ladder)
         return ladder
 
     def _soak(self) -> GateResult:
@@ -123,8 +142,9 @@ class Climb:
             counts["looks"] += 1
             counts["late"] += judge_g2(looks[-1]).verdict is not Verdict.PASS
             failed = judge_soak(
-                looks, self.record.op_id, start.digest, start.identity, good - began
-            )
+                looks, self.record.op_id, start.digest,
+                None if self.follower else start.identity, good - began,
+            )  # fmt: skip
             if failed is not None:
                 return failed
             if good - began >= asked:

@@ -64,10 +64,10 @@ def look_for_drift(target: ServiceOnHost, seen: Observation) -> Mapping[str, obj
 
 def judge_drift(
     seen: Observation, links: Links, release: Release, files: Mapping[str, str],
-    raw: Mapping[str, object],
+    raw: Mapping[str, object], *, follower: bool = False,
 ) -> list[Row]:  # fmt: skip
     """Every row. `release` is the one that `current` names, `files` its texts for this host."""
-    rows = list(_release_rows(seen, links, release))
+    rows = list(_release_rows(seen, links, release, follower))
     rows += _files(files, raw)
     running = seen.launch if seen.engine is State.UP else None
     if running is None:
@@ -108,7 +108,9 @@ def pending_row(wanted: str | None, current: str | None) -> Row:
     return Row("inventory", short(wanted), now, _same(wanted == current))
 
 
-def _release_rows(seen: Observation, links: Links, release: Release) -> Iterator[Row]:
+def _release_rows(
+    seen: Observation, links: Links, release: Release, follower: bool
+) -> Iterator[Row]:
     committed = links.committed
     want = short(committed) if committed else "nothing passed its gates"
     now = short(release.digest)
@@ -116,6 +118,8 @@ def _release_rows(seen: Observation, links: Links, release: Release) -> Iterator
     if seen.engine is State.UP and seen.launch is not None:
         launched = seen.launch.release
         yield Row("launched", now, short(launched), _same(launched == release.digest))
+        if follower:
+            return
         g3 = judge_g3(seen, release.digest, release.identity)
         verdict = {Verdict.PASS: Same.YES, Verdict.FAIL: Same.NO}.get(g3.verdict, Same.UNKNOWN)
         yield Row("identity", seen.launch.weight_version, g3.message, verdict)
@@ -201,7 +205,8 @@ def drift_of(target: ServiceOnHost, seen: Observation, wanted: str | None) -> li
     if links.current is None:
         return [pending_row(wanted, None)]
     release = staged_release(links.current, target.staged_files(links.current))
-    files = release_files(release, target.host, target.port)
-    rows = judge_drift(seen, links, release, files, look_for_drift(target, seen))
+    files = release_files(release, target.host, target.port, target.node)
+    raw = look_for_drift(target, seen)
+    rows = judge_drift(seen, links, release, files, raw, follower=target.node.rank > 0)
     rows += judge_unit(target.unit_beside(release.launch.stop_grace_s))
     return [*rows, pending_row(wanted, links.current)]

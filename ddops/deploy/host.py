@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ddops.command import Cmd, Redactor, Secret, cmd, sh
 from ddops.deploy.preflight import Preflight, parse_preflight
-from ddops.deploy.release import Release, release_files
+from ddops.deploy.release import Release, places, release_files
 from ddops.engines.sglang import LAUNCHER_WORDS
 from ddops.errors import CommandFailed, RefusedError
 from ddops.gates import (
@@ -22,7 +22,7 @@ from ddops.gates import (
     observe,
     parse_golden,
 )
-from ddops.inventory.model import Host, Service
+from ddops.inventory.model import Host, Node, Service
 from ddops.layout import HostLayout, ServiceLayout
 from ddops.model import GateResult, State
 from ddops.render import render
@@ -79,6 +79,10 @@ class ServiceOnHost:
         return self.layout.service(self.service.name)
 
     @property
+    def node(self) -> Node:
+        return self.service.node
+
+    @property
     def supervisor(self) -> Supervisor:
         kind = ProcessSupervisor if self.host.supervisor == "process" else SystemdSupervisor
         return kind(self.transport, self.layout, self.host.python)
@@ -96,8 +100,7 @@ class ServiceOnHost:
 
     def preflight(self, release: Release, timeout_s: float) -> Preflight:
         """Have the installed engine parse the release's options; it starts nothing."""
-        values = {"engine_dir": self.host.engine_dir, "port": str(self.port), "rank": "0"}
-        argv, env = release.launch.expand(values)
+        argv, env = release.launch.expand(places(self.host, self.port, self.node))
         words = [
             self.host.python, f"{self.layout.hostside}/preflight.py", argv[0], json.dumps(env),
             str(timeout_s), *argv[LAUNCHER_WORDS:],
@@ -133,7 +136,7 @@ class ServiceOnHost:
         """Lay the release down whole, secrets last; False when it was there already."""
         where, target = self.where, self.where.release(release.digest)
         make_dirs(self.transport, where.releases, where.run, where.log, mode=0o700)
-        files = release_files(release, self.host, self.port)
+        files = release_files(release, self.host, self.port, self.node)
         fresh = read_file(self.transport, f"{target}/release.json") is None
         if fresh:
             with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
@@ -287,8 +290,11 @@ def port_is_foreign(seen: Observation) -> bool:
     return seen.port.listening and not seen.port.owned
 
 
-def serves(seen: Observation, digest: str) -> bool:
-    """The engine runs, is this release, says so itself, and is healthy."""
+def serves(seen: Observation, digest: str, *, follower: bool = False) -> bool:
+    """The engine runs, is this release, says so itself, and is healthy.
+
+    A follower, of an engine on several hosts, answers /health alone: rank 0 speaks for all.
+    """
     return (
         seen.engine is State.UP
         and seen.launch is not None
@@ -297,6 +303,9 @@ def serves(seen: Observation, digest: str) -> bool:
         and seen.port.owned
         and seen.health is not None
         and seen.health.status == 200
-        and seen.model_info is not None
-        and seen.model_info.values.get("weight_version") == seen.launch.weight_version
+        and (follower or _said(seen) == seen.launch.weight_version)
     )
+
+
+def _said(seen: Observation) -> object:
+    return seen.model_info.values.get("weight_version") if seen.model_info else None

@@ -20,6 +20,7 @@ from ddops.compat import Finding, judge_all, subject_of, waive
 from ddops.compat import Launch as JudgedLaunch
 from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
+from ddops.deploy.party import Party, PartyStop
 from ddops.deploy.ready import Waiter
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
@@ -73,6 +74,7 @@ class Deploy:
     judged: JudgedLaunch | None = None
     waivers: tuple[Waiver, ...] = ()
     snapshot: Callable[[Facts, bool], Step] = _no_snapshot
+    party: Party | None = None
     smoke: Smoke = field(default_factory=lambda: skipped("this command does not measure"))
 
     def run(self) -> Observation:
@@ -124,6 +126,7 @@ class Deploy:
         self.record.ok("staged", {"fresh": fresh})
         self.record.skip("drained", "no router stands before this service")
         self.stop.check("before the running service was touched")
+        self._meet("staged")
 
     def _provisioned(self, rows: Sequence[tuple[str, str, Proposal]]) -> None:
         """The host is as provision leaves it: environment, weights, scripts, supervisor."""
@@ -201,12 +204,14 @@ class Deploy:
     def _after_stop(self) -> Observation:
         self.still_ours()
         self._stop_old()
+        self._meet("stopped")
         self.service.switch(self.release.digest)
         self.record.ok("switched", {"current": self.release.digest})
         seen = self._start(self.release.digest)
         r = self.release
         gates = self._climb(Started(seen, r.digest, r.identity, r.gates, r.golden)).all()
         self.record.ok("gated", {g.name: g.verdict.value for g in gates})
+        self._meet("gated")
         self.still_ours()
         self.service.commit(self.release.digest)
         return seen
@@ -281,6 +286,9 @@ class Deploy:
         self.record.give_up("rolling_back", what, {"to": previous})
         self._say(f"going back to {short(previous) if previous else 'nothing served'}")
         self.stop = Stop()  # the user's wish to stop is being carried out by this
+        if self.party is not None:
+            self.party.forth.fail(host, error)
+            self.stop = PartyStop(self.stop, self.party.back, host)
         try:
             self._go_back(previous)
         except UnreachableError as lost:
@@ -312,6 +320,8 @@ class Deploy:
     def _go_back(self, previous: str | None) -> None:
         self.still_ours()
         self._stopped("the new service")
+        if self.party is not None:
+            self.party.back.meet(self.service.host.name, "stopped")
         if previous is None:
             self.service.unlink_current()
             return
@@ -320,6 +330,13 @@ class Deploy:
         gates, identity, golden = self.service.staged_gates(previous)
         # Every minute counts now: it was measured and soaked when it was new.
         self._climb(Started(seen, previous, identity, gates, golden)).correct()
+        if self.party is not None:
+            self.party.back.meet(self.service.host.name, "gated")
+
+    def _meet(self, where: str) -> None:
+        """Of several hosts of one engine, none goes on alone from here."""
+        if self.party is not None:
+            self.party.forth.meet(self.service.host.name, where)
 
     def _climb(self, start: Started) -> Climb:
         return Climb(

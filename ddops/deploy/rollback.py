@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ddops.compat import launch_of
 from ddops.deploy.host import ServiceOnHost
 from ddops.deploy.release import Release, staged_release
-from ddops.deploy.run import Outcome, Tools, at_work, port_of
+from ddops.deploy.run import Outcome, Tools, at_work, port_of, together
 from ddops.errors import RefusedError, RollbackFailedError, RolledBackError
 from ddops.inventory.model import Host, Service
 from ddops.model import short
@@ -81,8 +81,13 @@ def roll_back(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
     hurried = replace(tools, snapshots="a way back waits for no backup place")
-    with at_work(target, f"rollback {service.name}", hurried) as work:
+    with (
+        together(target, hurried) as shared,
+        at_work(target, f"rollback {service.name}", shared) as work,
+    ):
         release = _staged(target, look_back(target).choose(host.name, to))
+        if shared.party is not None:
+            shared.party.agree(host.name, "release to go back to", release.digest)
         try:
             # What provision would do today says nothing about the environment of that release:
             # the engine in it was asked for its flags, and that is the proof.

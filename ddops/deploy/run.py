@@ -8,7 +8,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ddops import lock
@@ -18,6 +18,7 @@ from ddops.compat import Launch, launch_of
 from ddops.deploy.climb import Settings
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.deploy.machine import STATES, Deploy
+from ddops.deploy.party import Party, PartyStop
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release, build_release
 from ddops.deploy.smoke import Smoke, skipped, smoke_of
@@ -48,6 +49,7 @@ class Tools:
 
     `restart`: make a start of its own even of what serves already, as a measurement may need.
     `snapshots`: what a snapshot of a host needs, or why this command takes none.
+    `party`: the hosts of one engine, deployed side by side with this one.
     `unmeasured`: why this command does without G5, where it does.
     """
 
@@ -64,6 +66,7 @@ class Tools:
     restart: bool = False
     snapshots: Callable[[Host], SnapshotTools] | str = "this command takes none"
     unmeasured: str = ""
+    party: Party | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +115,67 @@ def deploy_release(
     target = ServiceOnHost(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
+    with together(target, tools) as tools:
+        return _deploy(target, release, tools, judged, prepared, profile)
+
+
+@contextmanager
+def together(target: ServiceOnHost, tools: Tools) -> Iterator[Tools]:
+    """This host's part in an engine on several: however it ends, the others hear of it."""
+    party, name, nodes = tools.party, target.host.name, target.service.nnodes
+    if nodes > 1 and (party is None or not target.node.address):
+        raise RefusedError(
+            f"{name}: {target.service.name} is one engine on {nodes} hosts",
+            why="they are deployed together or not at all",
+            next=f"ddops deploy {target.service.name}",
+        )
+    if party is None:
+        yield tools
+        return
+    try:
+        yield replace(tools, stop=PartyStop(tools.stop, party.forth, name))
+    except BaseException as error:
+        party.leave(name, error)
+        raise
+    party.back.fail(name, DdopsError(f"{name}: has the new release already"))
+
+
+def _deploy(
+    target: ServiceOnHost,
+    release: Release,
+    tools: Tools,
+    judged: Launch | None,
+    prepared: Callable[[], Rows],
+    profile: Profile | None,
+) -> Outcome:
+    service, host, party = target.service, target.host, tools.party
+    if party is not None:
+        party.agree(host.name, "release", release.digest)
     seen = look(target)
     unchanged = None if tools.restart else _unchanged(seen, target, release)
     # Somebody at work may be about to change it: then the lock decides, and a second look.
-    if unchanged is not None and lock.read(transport, target.layout) is None:
+    if unchanged is not None and lock.read(target.transport, target.layout) is not None:
+        unchanged = None
+    if (unchanged := _all(unchanged, target, tools, "first look")) is not None:
         return unchanged
     if seen is None:
         raise RefusedError(f"{host.name}: not provisioned", next=f"ddops provision {host.name}")
     with at_work(target, f"deploy {service.name} {short(release.digest)}", tools) as work:
         patient = None if tools.restart else _patient_look(target, release, tools.stop)
         unchanged = _unchanged(patient, target, release)
-        if unchanged is not None:
+        if (unchanged := _all(unchanged, target, tools, "second look")) is not None:
             return unchanged
         return work.go(release, prepared=prepared, judged=judged, profile=profile)
+
+
+def _all(
+    unchanged: Outcome | None, target: ServiceOnHost, tools: Tools, where: str
+) -> Outcome | None:
+    """Of an engine on several hosts nothing is unchanged unless all of it is."""
+    if tools.party is None:
+        return unchanged
+    same = tools.party.forth.meet(target.host.name, where, unchanged is not None)
+    return unchanged if all(same) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +216,7 @@ class Work:
             judged=judged,
             waivers=tools.waivers,
             snapshot=self._snapshot,
+            party=tools.party,
             smoke=self._smoke(release, profile),
         )
         after = machine.run()
@@ -174,6 +226,8 @@ class Work:
     def _smoke(self, release: Release, profile: Profile | None) -> Smoke:
         if self.tools.unmeasured:
             return skipped(self.tools.unmeasured)
+        if self.target.node.rank:
+            return skipped("rank 0 answers for all")
         if profile is None:
             return skipped("the profile behind this release is not known here")
         return smoke_of(self.target, release.digest, profile, self.ledger, self.tools.report)
@@ -243,7 +297,11 @@ def plan_release(
         seen = look(target)
         if seen is None:
             state, host_words = "refused", f"not provisioned; next: ddops provision {host.name}"
-        elif digest is not None and serves(seen, digest) and _committed(target, release):
+        elif (
+            digest is not None
+            and serves(seen, digest, follower=target.node.rank > 0)
+            and _committed(target, release)
+        ):
             state, host_words = "unchanged", "unchanged: this release is live"
         else:
             now = seen.launch.release[:12] if seen.launch else "nothing"
@@ -322,7 +380,11 @@ def _patient_look(target: ServiceOnHost, release: Release, stop: Stop) -> Observ
     """
     for _ in range(LOOKS - 1):
         seen = look(target)
-        if seen is None or seen.engine is not State.UP or serves(seen, release.digest):
+        if (
+            seen is None
+            or seen.engine is not State.UP
+            or serves(seen, release.digest, follower=target.node.rank > 0)
+        ):
             return seen
         if seen.current != release.digest or not _committed(target, release):
             return seen
@@ -332,7 +394,11 @@ def _patient_look(target: ServiceOnHost, release: Release, stop: Stop) -> Observ
 
 def _unchanged(seen: Observation | None, target: ServiceOnHost, release: Release) -> Outcome | None:
     """The outcome of a deploy of what serves already, and has passed its gates; else None."""
-    if seen is None or not serves(seen, release.digest) or not _committed(target, release):
+    if (
+        seen is None
+        or not serves(seen, release.digest, follower=target.node.rank > 0)
+        or not _committed(target, release)
+    ):
         return None
     nonce = seen.launch.nonce if seen.launch else ""
     return Outcome(target.host.name, target.service.name, release.digest, False, nonce)

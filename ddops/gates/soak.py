@@ -13,13 +13,14 @@ def judge_soak(
     looks: Sequence[Observation],
     op_id: str,
     release: str,
-    identity: Mapping[str, object],
+    identity: Mapping[str, object] | None,
     seconds: float,
 ) -> GateResult | None:
     """What the looks so far say: a FAIL as soon as there is one, else None.
 
     The process, its unit, the port and the identity must hold at every look. Health may be late
-    once, as under load (sglang#22511); twice in a row is a failure.
+    once, as under load (sglang#22511); twice in a row is a failure. Without an `identity` nobody is
+    asked for one: a follower of an engine on several hosts has none to tell.
     """
     last = looks[-1]
     for gate in (judge_g0(looks[0], last, op_id), judge_g1(last)):
@@ -30,6 +31,8 @@ def judge_soak(
         before = judge_g2(looks[-2]) if len(looks) > 1 else None
         twice = before is not None and before.verdict is not Verdict.PASS
         return _failed(seconds, late) if twice else None
+    if identity is None:
+        return None
     said = judge_g3(last, release, identity)
     return None if said.verdict is Verdict.PASS else _failed(seconds, said)
 
