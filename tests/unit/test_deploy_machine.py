@@ -36,7 +36,7 @@ from ddops.errors import (
 from ddops.events import Level, ListReporter
 from ddops.gates import Observation
 from ddops.gates.observation import Answer, Launch, Port
-from ddops.inventory.model import Host, Origin
+from ddops.inventory.model import Host, Node, Origin
 from ddops.inventory.model import Service as Inventory
 from ddops.ledger import Outcome
 from ddops.model import GateResult, State, Verdict
@@ -70,6 +70,10 @@ class Service:
     log: list[str] = field(default_factory=list)
     left: tuple[int, ...] = ()
     flag_faults: tuple[str, ...] = ()
+
+    @property
+    def node(self) -> Node:
+        return self.service.node
 
     def _do(self, verb: str) -> None:
         self.log.append(verb)
