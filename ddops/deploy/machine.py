@@ -20,6 +20,7 @@ from ddops.compat import Finding, judge_all, subject_of, waive
 from ddops.compat import Launch as JudgedLaunch
 from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
+from ddops.deploy.memory import free_memory
 from ddops.deploy.party import Party, PartyStop
 from ddops.deploy.ready import Waiter
 from ddops.deploy.record import Recorder
@@ -98,13 +99,15 @@ class Deploy:
 
     def _before(self) -> None:
         """Everything that leaves the running service alone. An error here changed nothing."""
-        with ThreadPoolExecutor(1, thread_name_prefix="prepared") as pool:
-            rows = pool.submit(self.prepared)  # looks only; beside the probe, which takes as long
+        with ThreadPoolExecutor(2, thread_name_prefix="look") as pool:
+            # These only look: beside the probe, which takes as long as both.
+            rows = pool.submit(self.prepared)
+            looked = pool.submit(self.service.observe, http=False)
             facts = self._probe()
         self._compat(facts)
         self.record.ok("rendered", {"release": self.release.digest})
         self._flags()
-        seen = self.service.observe(http=False)
+        seen = looked.result()
         if port_is_foreign(seen):
             raise self._refuse(
                 "planned",
@@ -246,18 +249,9 @@ class Deploy:
         return state.word
 
     def _vram_free(self) -> None:
-        """A GPU host cannot hold two models: a leftover shows later as a failed load."""
         host = self.service.host
         facts = collect(self.service.transport, host.python, host.engine_dir)
-        rows = facts.raw.get("gpus")
-        used = [r["memory.used"] for r in rows] if isinstance(rows, list) else [None]
-        if any(not (isinstance(u, str) and u.isdigit() and int(u) < 1024) for u in used):
-            raise DdopsError(
-                f"{host.name}: GPU memory is not free after the stop",
-                why=f"MiB in use per GPU: {used}; held by {_holders(facts)}",
-                next="nvidia-smi --query-compute-apps=pid,used_memory --format=csv on the host",
-            )
-        self.record.ok("vram_free", {"used_mib": used})
+        self.record.ok("vram_free", {"used_mib": free_memory(host.name, facts)})
 
     def _start(self, digest: str) -> Observation:
         before = self.service.observe(http=False)
@@ -363,15 +357,6 @@ def _failure(error: BaseException) -> DdopsError:
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("stopped by the user; nothing is served")
     return DdopsError(f"the deploy failed: {type(error).__name__}: {error}")
-
-
-def _holders(facts: Facts) -> str:
-    """The processes that nvidia-smi names, `pid, memory` each; it sees none of other containers."""
-    commands = facts.raw.get("commands")
-    apps = commands.get("smi_apps") if isinstance(commands, dict) else None
-    out = apps.get("out") if isinstance(apps, dict) else None
-    lines = [x.strip() for x in str(out or "").splitlines() if x.strip()]
-    return "; ".join(f"pid {x}" for x in lines[:8]) or "nobody that nvidia-smi names"
 
 
 def _words(finding: Finding) -> str:
