@@ -15,14 +15,14 @@ THROTTLES = (
 )  # fmt: skip
 
 
-def health_word(seen: Observation, committed: str | None) -> str:
+def health_word(seen: Observation, committed: str | None, *, follower: bool = False) -> str:
     """`ok`: a 200 from our own process that is this start of a release that passed its gates."""
     if seen.health is None or seen.launch is None:
         return "port not ours" if seen.port.listening else "not listening"
     if seen.health.status != 200:
         return str(seen.health.status or "no answer")
     said = seen.model_info.values.get("weight_version") if seen.model_info else None
-    if said != seen.launch.weight_version:
+    if not follower and said != seen.launch.weight_version:
         return "wrong identity"
     # Healthy is not proven right: a start that failed its gates answers /health too.
     return "ok" if committed == seen.launch.release else "ungated"
@@ -110,7 +110,8 @@ def changes(old: HostState, new: HostState, at: float) -> Iterator[Event]:
         yield Event(at, name, f"locked by {after.describe()}" if after else "lock released")
     for service, seen in new.look.services.items():
         if service in old.look.services:
-            yield from _service(name, service, old.look.services[service], seen, at)
+            follower = new.spec.follows(service)
+            yield from _service(name, service, old.look.services[service], seen, at, follower)
     hot = {g.index for g in new.look.gpus or () if throttle_words(g) not in ("", "?")}
     hot -= {g.index for g in old.look.gpus or () if throttle_words(g) not in ("", "?")}
     if hot:
@@ -118,7 +119,7 @@ def changes(old: HostState, new: HostState, at: float) -> Iterator[Event]:
 
 
 def _service(
-    host: str, service: str, old: ServiceSeen, new: ServiceSeen, at: float
+    host: str, service: str, old: ServiceSeen, new: ServiceSeen, at: float, follower: bool
 ) -> Iterator[Event]:
     a, b = old.observation, new.observation
     if a.engine is not b.engine:
@@ -128,7 +129,8 @@ def _service(
         words = f"{service} was started: {short(b.launch.release)}, nonce {b.launch.nonce}"
         yield Event(at, host, words)
     if b.engine is State.UP:
-        was, now = health_word(a, old.committed), health_word(b, new.committed)
+        was = health_word(a, old.committed, follower=follower)
+        now = health_word(b, new.committed, follower=follower)
         if was != now:
             yield Event(at, host, f"{service} health: {now}", bad=now != "ok")
     if old.committed != new.committed and new.committed:

@@ -45,6 +45,8 @@ class ServiceSpec:
     name: str
     port: int
     listen: str = "127.0.0.1"
+    #: Of several hosts that make one engine, one that answers for no requests.
+    follower: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,9 @@ class HostSpec:
     services: tuple[ServiceSpec, ...] = ()
     #: Seconds between two looks; another only in a recording that was made more slowly.
     every_s: float = EVERY_S
+
+    def follows(self, service: str) -> bool:
+        return any(s.follower for s in self.services if s.name == service)
 
 
 @dataclass(frozen=True, slots=True)

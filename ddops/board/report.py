@@ -37,7 +37,8 @@ def row(state: HostState, service: ServiceSpec, now: float) -> tuple[str, ...]:
         return name, service.name, "-", o.engine.value, "-", "-", url, _note(state, seen, now)
     return (
         name, service.name, short(o.launch.release), o.engine.value,
-        health_word(o, seen.committed), span(o.uptime_s or 0.0), url, _note(state, seen, now),
+        health_word(o, seen.committed, follower=service.follower),
+        span(o.uptime_s or 0.0), url, _note(state, seen, now),
     )  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def document(state: HostState, service: ServiceSpec, books: Books, now: float) -
         "release": launch.release if launch else None,
         "nonce": launch.nonce if launch else None,
         "committed": seen.committed,
-        "health": health_word(o, seen.committed) if launch else None,
+        "health": health_word(o, seen.committed, follower=service.follower) if launch else None,
         "pid": o.pid if launch else None,
         "uptime_s": o.uptime_s,
         "rss_bytes": o.rss_bytes,

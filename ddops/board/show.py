@@ -139,7 +139,8 @@ def gate(row: Row) -> Cell:
             return NONE
         if row.seen.observation.engine is not State.UP:
             return Cell("down", Tone.BAD)
-        word = health_word(row.seen.observation, row.seen.committed)
+        follower = row.state.spec.follows(row.service)
+        word = health_word(row.seen.observation, row.seen.committed, follower=follower)
         word = _BRIEF.get(word, word)
         return Cell(word, {"ok": Tone.GOOD, "ungated": Tone.WARN}.get(word, Tone.BAD))
 

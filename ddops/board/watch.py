@@ -13,7 +13,7 @@ from ddops.deploy import drift_of, port_of, prepare
 from ddops.deploy.host import Lookup, ServiceOnHost
 from ddops.errors import CommandFailed, DdopsError
 from ddops.hostside import joined
-from ddops.inventory import Host, Inventory, Service, services_on
+from ddops.inventory import Host, Inventory, Service, placed, services_on
 from ddops.transport import Transport
 
 #: The script's own limits come to less; a host that needs longer is not answering.
@@ -29,7 +29,9 @@ def spec_of(host: Host, services: Sequence[Service]) -> HostSpec:
         groups=tuple(host.groups),
         kind=host.host_class or "",
         simulated=host.simulated,
-        services=tuple(ServiceSpec(s.name, port_of(host, s), s.listen) for s in services),
+        services=tuple(
+            ServiceSpec(s.name, port_of(host, s), s.listen, s.node.rank > 0) for s in services
+        ),
     )
 
 
@@ -46,7 +48,7 @@ class HostWatch:
         script: Callable[[], str] = lambda: joined("observe", "board"),
     ) -> None:
         self.host = host
-        self.services = services_on(known, host)
+        self.services = tuple(placed(known, s, host) for s in services_on(known, host))
         self.spec = spec_of(host, self.services)
         self._known = known
         self._transport = transport

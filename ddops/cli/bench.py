@@ -191,6 +191,7 @@ def _sweep_tools(app: App, stop: Stop, book: Ledger) -> Tools:
         stop=stop,
         report=app.report,
         redactor=app.redactor,
+        unmeasured="the sweep that asked for this start measures it",
     )
     return Tools(deploy, book, clock, stop, app.report)
 

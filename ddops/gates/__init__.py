@@ -1,6 +1,6 @@
 """Proof that a started engine is the release and answers right."""
 
-from ddops.gates.golden import Golden, judge_golden, parse_golden
+from ddops.gates.golden import Golden, judge_golden, needs_ties, parse_golden
 from ddops.gates.ladder import judge_g0, judge_g1, judge_g2, judge_g3
 from ddops.gates.observation import (
     Answer,
@@ -12,6 +12,7 @@ from ddops.gates.observation import (
     observe,
     parse_observation,
 )
+from ddops.gates.soak import judge_soak, soaked
 
 __all__ = [
     "Answer",
@@ -25,8 +26,11 @@ __all__ = [
     "judge_g2",
     "judge_g3",
     "judge_golden",
+    "judge_soak",
+    "needs_ties",
     "observation_of",
     "observe",
     "parse_golden",
     "parse_observation",
+    "soaked",
 ]
