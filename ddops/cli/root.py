@@ -32,6 +32,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "lab": ("lab:lab", "Real hosts on loopback to try things on."),
     "bench": ("bench:bench", "Measure a service, correctness first."),
     "ledger": ("ledger:ledger", "What was recorded: deployments, evidence, the chain."),
+    "runbook": ("runbook:runbook", "Ordered steps, journaled, approved, resumed."),
+    "task": ("task:task", "What the team has to do, and how it stands."),
     "lock": ("lock:lock", "Who is at work on a host."),
     "config": ("config:config", "Settings and where they come from."),
     "completion": ("completion:completion", "Shell completion script."),
