@@ -36,6 +36,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("report:report", "What was found, what it rests on, and what fell."),
     "bundle": ("bundle:bundle", "One redacted archive for somebody who shall help."),
     "ledger": ("ledger:ledger", "What was recorded: deployments, evidence, the chain."),
+    "runbook": ("runbook:runbook", "Ordered steps, journaled, approved, resumed."),
+    "task": ("task:task", "What the team has to do, and how it stands."),
     "lock": ("lock:lock", "Who is at work on a host."),
     "config": ("config:config", "Settings and where they come from."),
     "completion": ("completion:completion", "Shell completion script."),
