@@ -10,6 +10,7 @@ Only this module loads matplotlib, and only when a report is drawn.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ DASHES: tuple[tuple[float, ...], ...] = (
 )  # fmt: skip
 #: Series in one picture; more cannot be told apart.
 MOST = len(COLOURS)
+#: Letters of a name in a picture; tables have the whole name. Longer than this: one name a line.
+LONGEST, TWO_COLUMNS = 64, 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def spans(rows: Sequence[tuple[str, float, float, float, int]], x: Axis, *, note
             axes.plot([low, high], [place, place], color=colour, lw=4, solid_capstyle="butt")
             axes.plot([value], [place], marker=MARKERS[style % MOST], color=colour, ms=8,
                       mec="white")  # fmt: skip
-        axes.set_yticks(range(len(rows)), [r[0] for r in reversed(rows)])
+        axes.set_yticks(range(len(rows)), [_short(r[0], TWO_COLUMNS) for r in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.set_xlim(left=0)
         axes.set_xlabel(x.label)
@@ -181,11 +184,17 @@ def _axes(axes: Axes, x: Axis, y: Axis) -> None:
 def _legend(figure: Figure, axes: Axes) -> None:
     """Below the plot: beside or in it, it would cover points."""
     handles, names = axes.get_legend_handles_labels()
+    names = [_short(n) for n in names]
     if names:
+        narrow = len(names) > 1 and max(map(len, names)) <= TWO_COLUMNS
         figure.legend(
-            handles, names, loc="outside lower center", ncols=2 if len(names) > 1 else 1,
+            handles, names, loc="outside lower center", ncols=2 if narrow else 1,
             frameon=False, fontsize=9, handlelength=3.2,
         )  # fmt: skip
+
+
+def _short(name: str, most: int = LONGEST) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 @contextmanager
@@ -199,12 +208,17 @@ def _figure(height: float = 4.4) -> Iterator[tuple[Figure, Axes]]:
         "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
         "axes.axisbelow": True, "text.parse_math": False,
     }  # fmt: skip
-    with mpl.rc_context(style):
+    with mpl.rc_context():
+        mpl.rcdefaults()  # whatever a user's own matplotlibrc says
+        mpl.rcParams.update(style)
         figure = Figure(figsize=(7.6, height), layout="constrained")
         yield figure, figure.add_subplot()
 
 
 def _svg(figure: Figure) -> str:
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    with warnings.catch_warnings():
+        # A letter that the font lacks is a box; the tables beside have the name.
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()

@@ -67,6 +67,11 @@ def test_a_dollar_sign_in_a_name_is_no_formula() -> None:
     assert lines([Series("$\\frac{", (Point(1, 1),))], Axis(label="$x"), Axis(label="y"))
 
 
+def test_letters_that_the_font_lacks_and_long_names_are_drawn() -> None:
+    for name in ("模型 \U0001f600", "x" * 500, "_hidden", ""):
+        assert lines([Series(name, (Point(1, 1), Point(2, 3)))], Axis(label="x"), Axis(label="y"))
+
+
 def test_the_front_holds_what_nothing_beats() -> None:
     fast = candidate(config("fast"), 1, [100.0])
     both = candidate(config("both"), 8, [400.0])
