@@ -31,6 +31,8 @@ DASHES: tuple[tuple[float, ...], ...] = (
 MOST = len(COLOURS)
 #: Letters of a name in a picture; tables have the whole name. Longer than this: one name a line.
 LONGEST, TWO_COLUMNS = 64, 36
+#: Share of the plot's width and height that a label needs for itself.
+ROOM = (0.04, 0.055)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ def lines(
         for s in series:
             _series(axes, s)
         _axes(axes, x, y)
+        _labels(axes, series)
         _legend(figure, axes)
         if note:
             axes.set_title(note, fontsize=9, loc="left", color="#8a3c00")
@@ -150,10 +153,23 @@ def _series(axes: Axes, s: Series) -> None:
             capsize=3, elinewidth=1.2, mec="white", mew=0.6,
             label=s.name if joined or not s.points else None,
         )  # fmt: skip
-    for p in (*s.points, *s.apart):
-        if p.label:
-            axes.annotate(p.label, (p.x, p.y), xytext=(5, 5), textcoords="offset points",
-                          fontsize=8, color=COLOURS[style])  # fmt: skip
+
+
+def _labels(axes: Axes, series: Sequence[Series]) -> None:
+    """Written beside points; the ends of each series first, and never over another label."""
+    ends = [(s, p) for s in series for p in (s.points[:1] + s.points[1:][-1:])]
+    inner = [(s, p) for s in series for p in (*s.points[1:-1], *s.apart)]
+    placed: list[tuple[float, float]] = []
+    for s, p in (*ends, *inner):
+        if not p.label:
+            continue
+        at = axes.transData.transform((p.x, p.y)) - axes.bbox.min
+        where = (at[0] / axes.bbox.width, at[1] / axes.bbox.height)
+        if any(abs(where[0] - a) < ROOM[0] and abs(where[1] - b) < ROOM[1] for a, b in placed):
+            continue
+        placed.append(where)
+        axes.annotate(p.label, (p.x, p.y), xytext=(5, 5), textcoords="offset points",
+                      fontsize=8, color=COLOURS[s.style % MOST])  # fmt: skip
 
 
 def _axes(axes: Axes, x: Axis, y: Axis) -> None:

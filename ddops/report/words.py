@@ -45,7 +45,7 @@ def strategy(config: Config) -> str:
     ]
     where = str(told) if told else parts[0] if parts else "" if not options else "one GPU"
     how = config.algorithm if config.speculative else ""
-    return " ".join(w for w in (how, where) if w) or "strategy not told"
+    return " ".join(w for w in (how, where) if w) or "autoregressive, strategy not told"
 
 
 def group_words(advice: Advice, group: str) -> str:

@@ -123,6 +123,20 @@ def test_the_best_budget_is_not_the_longest_commit() -> None:
     assert one.tps == pytest.approx(one.measured_tps, rel=1e-6), "measured widths are met"
 
 
+def test_a_profile_that_does_not_fit_the_load_shows() -> None:
+    """Measured at commit length 4; a profile that promises 2 is off by half."""
+    measured = []
+    for budget in (7, 15):
+        of = config(f"b{budget}", "DDTREE", budget=budget)
+        measured += runs(of, 1, around(100.0), commit=4)
+    plan = plan_budgets(candidates(measured), [1.0, *[0.0] * 14])
+    assert plan is not None and plan.from_profile
+    assert plan.levels[0].cell_error == pytest.approx(0.5, abs=0.01)
+    assert plan.lengths[15] == 2
+    without = plan_budgets(candidates(measured))
+    assert without is not None and without.levels[0].cell_error is None
+
+
 def test_at_many_requests_no_tree_may_be_best() -> None:
     measured = [*runs(AR, 64, around(980))]
     for budget, tps in ((7, 700.0), (15, 500.0)):

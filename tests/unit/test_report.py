@@ -88,7 +88,7 @@ def test_the_front_holds_what_nothing_beats() -> None:
         ({"pp-size": 8}, "none", "PP8"),
         ({"tp-size": 8}, "DDTREE", "DDTREE TP8"),
         ({"mem-fraction-static": 0.9}, "none", "one GPU"),
-        ({}, "none", "strategy not told"),
+        ({}, "none", "autoregressive, strategy not told"),
     ],
 )
 def test_strategies_have_the_names_people_use(
