@@ -91,7 +91,7 @@ def supervisor_pid(host: HostView) -> int:
 
 def is_well(board: Watcher, host: HostView) -> bool:
     cells = board.cells(host.name)
-    return (cells["REACH"], cells["UNIT"], cells["GATE"]) == ("up", "up", "ok")
+    return (cells["REACH"], cells["UNIT"], cells["GATE"]) == ("up", "up sim", "ok")
 
 
 def test_a_killed_engine_shows_as_down_and_its_restart_as_another_start(
@@ -135,7 +135,7 @@ def test_a_frozen_host_fades_and_delays_no_other(
         board.until(lambda: board.cells(serving.name)["REACH"] in ("silent", "no answer"))
         before = board.looks["lab2"]
         board.until(lambda: board.cells(serving.name)["GATE"] == "~ok")
-        assert board.cells(serving.name)["UNIT"] == "~up", "nobody saw it go down"
+        assert board.cells(serving.name)["UNIT"] == "~up sim", "nobody saw it go down"
         board.until(lambda: board.cells(serving.name)["GATE"] == "?")
         cells = board.cells(serving.name)
         assert {cells[c] for c in ("UNIT", "RELEASE", "GATE", "QUEUE", "TOK/S")} == {"?"}
@@ -175,7 +175,7 @@ def test_status_is_made_of_the_same_model(lab: Project, serving: HostView) -> No
     (row,) = done.json
     launch = serving.launch()
     assert launch is not None
-    assert (row["reach"], row["state"], row["health"]) == ("up", "up", "ok")
+    assert (row["reach"], row["state"], row["health"]) == ("up", "up sim", "ok")
     assert (row["nonce"], row["release"]) == (launch["nonce"], serving.committed)
     assert row["output_tps"]["value"] is None
     assert "no request is running" in row["output_tps"]["source"]
