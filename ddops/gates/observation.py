@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ddops.command import cmd
 from ddops.errors import CommandFailed
@@ -128,7 +129,7 @@ def parse_observation(text: str) -> Observation:
         ) from error
 
 
-def observation_of(raw: dict[str, dict[str, object]]) -> Observation:
+def observation_of(raw: dict[str, Any]) -> Observation:
     """The same of what is parsed already. Raises ValueError, KeyError, TypeError and their kin."""
     if raw["schema"] != SCHEMA:
         raise ValueError(f"schema {raw['schema']!r}, want {SCHEMA!r}")
