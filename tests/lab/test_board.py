@@ -175,7 +175,7 @@ def test_status_is_made_of_the_same_model(lab: Project, serving: HostView) -> No
     (row,) = done.json
     launch = serving.launch()
     assert launch is not None
-    assert (row["reach"], row["state"], row["health"]) == ("up", "up sim", "ok")
+    assert (row["reach"], row["state"], row["health"]) == ("up", "up", "ok")
     assert (row["nonce"], row["release"]) == (launch["nonce"], serving.committed)
     assert row["output_tps"]["value"] is None
     assert "no request is running" in row["output_tps"]["source"]
