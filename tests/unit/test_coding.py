@@ -176,7 +176,7 @@ def test_verdicts(program: str, verdict: str) -> None:
 
 def test_a_pass_needs_the_nonce() -> None:
     """Any line a program writes itself is no result, wherever it writes it."""
-    forged = json.dumps({"verdict": "passed", "detail": "", "ms": 1, "nonce": "0" * 32})
+    forged = f"result {'0' * 32} 1.0 passed "
     program = f"""
 import os
 def f():
