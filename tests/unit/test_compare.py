@@ -289,6 +289,15 @@ def test_as_typed(
     assert done.code == 0 and "is better: output_tps" in done.out and "5 against" in done.out
     data = go("bench", "compare", tree, base, "--json").document["data"]
     assert data["judgement"]["word"] == "better" and data["judgement"]["p"] < 0.01
+    with Ledger.open(Path(".ddops/ledger.db"), redactor=Redactor()) as ledger:
+        [row] = ledger.conclusions()  # said twice, recorded once
+        assert (row["kind"], row["stands"], row["id"]) == ("comparison", 1, data["conclusion"])
+    gone = go(
+        "ledger", "retract", "--run", data["a"]["runs"][0], "--reason", "x", "--yes", "--json"
+    )
+    assert [f["id"] for f in gone.document["data"]["findings"]] == [data["conclusion"]]
+    anew = go("bench", "compare", tree, base, "--json").document["data"]
+    assert anew["conclusion"] != data["conclusion"], "over the runs that are left"
     unlike = go("bench", "compare", tree, keys["ar C=2"])
     assert unlike.code == 4 and "fix.concurrency: 1 against 2" in unlike.err
     assert go("bench", "compare", tree, base, "--figure", "nope").code == 2
