@@ -138,6 +138,11 @@ def sweep(
                     shown.ended(measured, eta.done + 1, eta.total, eta.step())
                 if plan and not stop.asked:
                     work.back()
+                elif plan:
+                    host = work.target.host.name
+                    app.warn(
+                        f"it may serve one of the sweep's arms still: ddops deploy {host}", host
+                    )
         except DdopsError:
             shown.close()
             show(done, as_json)  # what is stored is told, however it ends
@@ -295,7 +300,8 @@ def as_deployed(app: App, target: Target) -> Target:
             return replace(target, profile=profile)
     raise RefusedError(
         f"{target.host.name}: no profile here makes the release {short(seen.launch.release)}",
-        why="a profile, a model or a lock was changed since it was deployed",
+        why="a profile, a model or a lock was changed since it was deployed, or a sweep was stopped"
+        " at a variant of its own",
         next=f"ddops deploy {target.host.name}",
     )
 
