@@ -132,7 +132,7 @@ def command(fleet: Fleet, tool: str, run: str) -> float:
     env = {
         "ANSIBLE_LOCAL_TEMP": str(folder / "ansible"), "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"), "ANSIBLE_PIPELINING": "1",
-        "ANSIBLE_REMOTE_TMP": "/tmp/.ansible-bench",  # noqa: S108 - of the hosts, by their own users
+        "ANSIBLE_REMOTE_TMP": str(folder / "ansible-there"),
         "DDOPS_PARALLEL": str(count), "DDOPS_CONNECTS": str(count),
     }  # fmt: skip
     began = time.perf_counter()
