@@ -115,6 +115,23 @@ def test_files_are_done_once_and_undone_to_the_byte(
     assert undo_setup(side, "op", ids) == ([], [])
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_root_makes_belongs_to_whom_its_folder_belongs(
+    side: HostSide, tmp_path: Path, base: Path
+) -> None:
+    for path, uid in ((base, 1234), (base / "old", 4321)):
+        os.chown(path, uid, uid)
+    (step,) = steps_of(side, tmp_path, FILES)
+    step.apply()
+    owners = {str(p.relative_to(base)): p.lstat().st_uid for p in base.rglob("*")}
+    assert {k: v for k, v in owners.items() if k not in ("lines", "link")} == {
+        "a": 1234, "a/b": 1234, "a/conf": 1234, "fresh": 1234, "old": 4321,
+    }  # fmt: skip
+    assert owners["lines"] == 0, "as it was"
+    undo_setup(side, "op", setup_manifest(side))
+    assert (base / "old").stat().st_uid == 4321
+
+
 def test_what_was_changed_since_is_left(side: HostSide, tmp_path: Path, base: Path) -> None:
     (step,) = steps_of(side, tmp_path, FILES)
     step.apply()
