@@ -16,17 +16,8 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.cli.app import App
     from ddops.deploy.stop import Stop
     from ddops.inventory import Host
-    from ddops.plan import Plan, Step
-    from ddops.transport import Transport
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """One host with its steps and the plan made of them."""
-
-    transport: Transport
-    steps: list[Step]
-    plan: Plan
+    from ddops.plan import Plan
+    from ddops.provision.apply import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +104,7 @@ def _go(
 
     from ddops.cli.app import end_together
     from ddops.cli.plan import agreed, show_plans
+    from ddops.provision.apply import Prepared
 
     with tempfile.TemporaryDirectory(prefix="ddops-") as scratch:
         outcomes = app.fan_out(
@@ -151,43 +143,20 @@ def _apply_all(
 
 def prepare(app: App, host: Host, workdir: Path) -> Prepared:
     from ddops.inventory import services_on
-    from ddops.plan import make_plan
-    from ddops.provision import Provision
+    from ddops.provision.apply import plan_host
 
-    transport = app.transport(host)
     services = services_on(app.inventory, host)
-    steps = Provision(transport, host, services, app.lookup, workdir).steps()
-    return Prepared(transport, steps, make_plan(host.name, steps))
+    return plan_host(app.transport(host), host, services, app.lookup, workdir)
 
 
 def _apply(app: App, host: Host, prepared: Prepared, lock_wait: float, stop: Stop) -> int:
-    import json
-    import secrets
-
-    from ddops import lock
     from ddops.clock import SystemClock
-    from ddops.command import sh
-    from ddops.errors import CommandFailed
-    from ddops.layout import HostLayout
-    from ddops.plan import apply_plan
+    from ddops.provision.apply import do_plan
 
-    layout, clock = HostLayout(host.engine_dir), SystemClock()
-    op_id = f"{clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-    owner = lock.owner(op_id, f"provision {prepared.plan.digest[:12]}", clock)
-
-    def journal(step: str, state: str) -> None:
-        row = {"at": clock.now().isoformat(timespec="seconds"), "op": op_id, "step": step,
-               "state": state}  # fmt: skip
-        line = (json.dumps(row) + "\n").encode()
-        done = prepared.transport.run(sh('umask 077; cat >> "$1"', layout.journal).with_stdin(line))
-        if not done.ok:
-            raise CommandFailed(f"{host.name}: no journal", rc=done.rc, stderr=done.err)
-
-    with lock.holding(prepared.transport, layout, owner, wait_s=lock_wait):
-        return apply_plan(
-            prepared.plan, prepared.steps, report=app.report, journal=journal,
-            stopped=lambda: stop.asked,
-        )  # fmt: skip
+    return do_plan(
+        prepared, host, report=app.report, clock=SystemClock(), stopped=lambda: stop.asked,
+        lock_wait_s=lock_wait,
+    )  # fmt: skip
 
 
 def refuse_pending(plans: Sequence[Plan], asked: bool) -> None:

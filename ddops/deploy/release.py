@@ -11,7 +11,7 @@ from ddops.engines import LaunchSpec, launch_spec, release_content, release_dige
 from ddops.engines.sglang import server_identity
 from ddops.errors import DdopsError
 from ddops.gates import Golden, parse_golden
-from ddops.inventory.model import Host, Profile, Service
+from ddops.inventory.model import Host, Node, Profile, Service
 from ddops.layout import HostLayout
 from ddops.model import short
 from ddops.render import render
@@ -120,9 +120,17 @@ def staged_release(digest: str, files: Mapping[str, str]) -> Release:
     return Release(digest, content, launch, identity, gates, golden, text)
 
 
-def release_files(release: Release, host: Host, port: int) -> dict[str, str]:
+def places(host: Host, port: int, node: Node) -> dict[str, str]:
+    """What a release leaves for each host to fill in."""
+    return {
+        "engine_dir": host.engine_dir, "port": str(port), "rank": str(node.rank),
+        "dist_addr": node.address,
+    }  # fmt: skip
+
+
+def release_files(release: Release, host: Host, port: int, node: Node) -> dict[str, str]:
     """The files of `releases/<digest>/` on this host, by name. No secret is among them."""
-    argv, env = release.launch.expand({"engine_dir": host.engine_dir, "port": str(port)})
+    argv, env = release.launch.expand(places(host, port, node))
     launch = {
         "schema": "ddops.launch/1",
         "release": release.digest,
@@ -139,7 +147,13 @@ def release_files(release: Release, host: Host, port: int) -> dict[str, str]:
         "release.json": json.dumps({"digest": release.digest, **release.content}, indent=1),
         "launch.json": json.dumps(launch, indent=1),
         "gates.json": json.dumps(
-            {"gates": list(release.gates), "identity": dict(release.identity), "port": port}
+            {
+                "gates": list(release.gates),
+                "identity": dict(release.identity),
+                "port": port,
+                # A follower answers /health and nothing else; its wrapper asks it for no more.
+                **({"rank": node.rank} if node.rank else {}),
+            }
         ),
     }
     if release.golden_text is not None:

@@ -108,6 +108,10 @@ def _options(service: Service, profile: Profile) -> Iterator[tuple[str, object]]
         yield "served-model-name", service.served_model_name
     yield "host", service.listen
     yield "port", "${port}"
+    if service.nnodes > 1:
+        yield "nnodes", service.nnodes
+        yield "node-rank", "${rank}"
+        yield "dist-init-addr", "${dist_addr}"
     yield from sorted(profile.launch.items())
     spec = profile.spec
     if spec.algorithm == "none":

@@ -21,7 +21,6 @@ import pytest
 from ddops import lock
 from ddops.cli import root as root_module
 from ddops.cli.app import App
-from ddops.cli.glance import GLANCE
 from ddops.command import Cmd
 from ddops.deploy import host as deploy_host
 from ddops.hostside import source
@@ -38,7 +37,7 @@ SIDE = f"{ENGINE}/.ddops/hostside"
 #: Scripts sent whole on standard input that only look.
 READING_SOURCES = (source("collect").encode(), digest_command("/x").stdin)
 #: Shell scripts that only look.
-READING_SCRIPTS = (scripts.READ, lock._READ, deploy_host._LINKS, GLANCE)
+READING_SCRIPTS = (scripts.READ, lock._READ, deploy_host._LINKS)
 #: Programs provision has laid down, with the words behind state folder and socket, or none.
 READING_PROGRAMS = {"observe.py": None, "svctl.py": "status"}
 
@@ -189,8 +188,6 @@ class Box:
             return b"\n\n"
         if script == lock._READ:
             return Result(3, b"", b"", 0.0)
-        if script == GLANCE:
-            return Result(3, b"\n\n\n", b"", 0.0)  # no observer there, as on a bare host
         return self._files(command, b"")
 
 
