@@ -224,33 +224,22 @@ def _deployed(
     app: App, kind: Kind, target: tuple[str, ...], limit: tuple[str, ...],
     exclude: tuple[str, ...], levels: tuple[int, ...] | None, repeats: int | None, as_json: bool,
 ) -> None:  # fmt: skip
-    from ddops import lock
-    from ddops.bench.plan import Point
-    from ddops.bench.prompts import read_prompts
-    from ddops.bench.runner import Bench
     from ddops.clock import SystemClock
     from ddops.deploy import Stop, on_interrupt
-    from ddops.inventory.suites import find_suite
     from ddops.sweep import Eta
+    from ddops.sweep.deployed import deployed
 
     stop, done = Stop(), []
     with on_interrupt(stop, app.warn), app.ledger() as book, view(app) as shown:
         for one in bench_targets(app, target, limit, exclude):
-            suite = find_suite(app.lookup, one.service.name, kind, app.project.root)
-            prompts = read_prompts(app.lookup(suite.prompts), suite.prompts)
-            work = Bench(
-                as_deployed(app, one), suite, prompts, book, app.report, lambda: stop.asked
+            work = deployed(
+                one, kind, app.inventory, app.project.root, levels=levels or (), repeats=repeats
             )
-            wanted = [Point(level) for level in levels or suite.levels]
-            wanted += [] if levels else [Point(rate=rate) for rate in suite.rates]
-            rounds = range(1, (repeats or suite.repeats) + 1)
-            eta = Eta(len(wanted) * len(rounds))
+            eta = Eta(len(work.points) * len(work.rounds))
             shown.total(eta.total)
-            owner = lock.owner(f"bench-{kind}", f"bench {kind} {one.service.name}", SystemClock())
-            with lock.holding(one.transport, one.layout, owner, wait_s=0.0):
-                for measured in work.measure(wanted, list(rounds), lambda _: True):
-                    done.append(measured)
-                    shown.ended(measured, eta.done + 1, eta.total, eta.step())
+            for measured in work.measure(book, app.report, SystemClock(), lambda: stop.asked):
+                done.append(measured)
+                shown.ended(measured, eta.done + 1, eta.total, eta.step())
     show(done, as_json)
     end(done, stop.asked)
 
@@ -259,46 +248,11 @@ def bench_targets(
     app: App, target: tuple[str, ...], limit: tuple[str, ...], exclude: tuple[str, ...]
 ) -> list[Target]:
     """Every host of the target with its one service, and the service's own profile."""
-    from ddops.bench.target import Target
-    from ddops.deploy import port_of
     from ddops.inventory import one_service_per_host
+    from ddops.sweep.deployed import target_of
 
     pairs = one_service_per_host(app.select(target, limit, exclude))
-    return [
-        Target(app.transport(h), h, s, app.inventory.profile_of(s), port_of(h, s), app.lookup)
-        for h, s in pairs
-    ]
-
-
-def as_deployed(app: App, target: Target) -> Target:
-    """The target with the profile whose release runs there.
-
-    Raises RefusedError when no profile of today makes that release: nobody could say then what
-    the numbers belong to.
-    """
-    from dataclasses import replace
-
-    from ddops.deploy import prepare
-    from ddops.errors import RefusedError, UsageError
-    from ddops.model import State, short
-
-    seen = target.observe()
-    if seen.engine is not State.UP or seen.launch is None:
-        return target  # `prove` says what to do then
-    own = target.service.profile
-    for name in sorted(app.inventory.profiles, key=lambda n: (n != own, n)):
-        try:
-            profile = app.inventory.profile_of(target.service, name)
-        except UsageError:
-            continue  # does not fit this service
-        made = prepare(target.host, target.service, profile, app.lookup)
-        if made.digest == seen.launch.release:
-            return replace(target, profile=profile)
-    raise RefusedError(
-        f"{target.host.name}: no profile here makes the release {short(seen.launch.release)}",
-        why="a profile, a model or a lock was changed since it was deployed",
-        next=f"ddops deploy {target.host.name}",
-    )
+    return [target_of(app.transport(h), h, s, app.inventory, app.lookup) for h, s in pairs]
 
 
 def _one(value: float | None) -> str:

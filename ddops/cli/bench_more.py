@@ -45,8 +45,9 @@ def coding(
     from ddops import lock
     from ddops.bench.coding_run import CodingBench
     from ddops.bench.coding_tasks import humaneval
-    from ddops.cli.bench import as_deployed, bench_targets
+    from ddops.cli.bench import bench_targets
     from ddops.clock import SystemClock
+    from ddops.sweep.deployed import as_deployed
 
     tasks = humaneval()
     done = []
@@ -55,7 +56,7 @@ def coding(
             words = f"bench coding {one.service.name}"
             owner = lock.owner("bench-coding", words, SystemClock())
             with lock.holding(one.transport, one.layout, owner, wait_s=0.0):
-                found = CodingBench(as_deployed(app, one), book, tasks, route).run()
+                found = CodingBench(as_deployed(app.inventory, one), book, tasks, route).run()
             app.say(f"coding {found.gate.verdict.value}: {found.gate.message}", one.host.name)
             done.append((one.host.name, found))
     _show_coding(done, as_json)

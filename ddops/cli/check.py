@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from datetime import datetime
 
     from ddops.cli.app import App
-    from ddops.compat import Check, Finding, Launch
+    from ddops.compat import Check, Finding
     from ddops.inventory import Host, Waiver
     from ddops.probe import Facts
 
@@ -96,6 +96,8 @@ def check(
     ddops check --explain DRV-03
     """
     from ddops.cli.app import end_together
+    from ddops.clock import SystemClock
+    from ddops.compat.host import judge_host, launch_for, refusal_of
     from ddops.errors import UsageError
 
     if explain:
@@ -113,8 +115,9 @@ def check(
     waivers = _waived(app, hosts, waiver) if waiver else app.inventory.waivers
 
     def judged(h: Host) -> list[Finding]:
-        launch = _launch(app, service, h) if service else None
-        return _judged(_facts(app, h, facts_file, prove), h, launch, waivers)
+        launch = launch_for(app.inventory, service, h) if service else None
+        today = SystemClock().now().date()
+        return judge_host(_facts(app, h, facts_file, prove), h, launch, waivers, today)
 
     outcomes = app.fan_out(hosts, judged)
     seen = [(h, o) for h, o in outcomes if not isinstance(o, Exception)]
@@ -124,7 +127,10 @@ def check(
         _emit_diff(seen)
     else:
         _emit_table(seen, everything)
-    end_together([(h.name, _refusal(h, o)) for h, o in outcomes], app.report)
+    end_together(
+        [(h.name, o if isinstance(o, Exception) else refusal_of(h, o)) for h, o in outcomes],
+        app.report,
+    )
 
 
 def _facts(app: App, host: Host, path: str | None, prove: bool) -> Facts:
@@ -168,38 +174,6 @@ def _waived(app: App, hosts: Sequence[Host], wish: Wish) -> tuple[Waiver, ...]:
     file = add_waiver(app.project, known.id, names, reason, getpass.getuser(), until.date())
     app.say(f"{known.id} waived on {', '.join(names)} until {until.date()}, in {file}: commit it")
     return load(app.project).waivers
-
-
-def _launch(app: App, name: str, host: Host) -> Launch:
-    """A service's launch as it would be rendered for this host."""
-    from ddops.compat import launch_of
-    from ddops.config.words import unknown
-    from ddops.engines import launch_spec
-    from ddops.errors import UsageError
-
-    service = app.inventory.services.get(name)
-    if service is None:
-        words = unknown(name, app.inventory.services, "service")
-        raise UsageError(words, next="ddops config show")
-    profile = app.inventory.profile_of(service)
-    spec = launch_spec(service, profile, "${engine_dir}/env")
-    return launch_of(spec, profile.engine, service, host)
-
-
-def _judged(
-    facts: Facts, host: Host, launch: Launch | None, waivers: tuple[Waiver, ...]
-) -> list[Finding]:
-    """All findings of a host; simulated facts say so in a row of their own."""
-    from ddops.clock import SystemClock
-    from ddops.compat import Finding, judge_all, subject_of, waive
-    from ddops.model import Verdict
-
-    found = judge_all(subject_of(facts, host, launch))
-    findings = waive(found, waivers, host, SystemClock().now().date())
-    if facts.simulated:
-        words = "simulated: a recorded host, no hardware"
-        findings.insert(0, Finding("SIMULATED", "Facts", Verdict.INFO, words, "", "I", "host"))
-    return findings
 
 
 def _emit_table(seen: Sequence[tuple[Host, list[Finding]]], everything: bool) -> None:
@@ -320,14 +294,3 @@ def _explain(wanted: str, as_json: bool) -> None:
         lines = value if isinstance(value, list) else [value]
         for line in lines:
             click.echo(f"{key + ':':13} {line}")
-
-
-def _refusal(host: Host, outcome: list[Finding] | Exception) -> Exception | None:
-    from ddops.errors import RefusedError
-
-    if isinstance(outcome, Exception):
-        return outcome
-    bad = [f.check for f in outcome if f.refuses]
-    if not bad:
-        return None
-    return RefusedError(f"{host.name}: not fit: {', '.join(bad)}", next="see the last column")

@@ -53,22 +53,14 @@ def trust(app: App, name: str, replace: bool, yes: bool) -> None:
     ddops host trust b300
     """
     from ddops.errors import UsageError
-    from ddops.transport.hostkeys import append_known_host, known_hosts_line
-    from ddops.transport.ssh import scan_host_key
-    from ddops.transport.sshconfig import resolve
+    from ddops.transport.trust import look_at_key
 
     entry = app.inventory.hosts.get(name)
     if entry is None:
         raise UsageError(f"no host {name!r} in the inventory", next="ddops host list")
-    target = app.ssh_target(entry)
-    kind, key, fingerprint = scan_host_key(target, app.policy)
-    settings = resolve(target.alias, target.config)
-    click.echo(f"{name}  {settings.hostname}:{settings.port}  {kind}  {fingerprint}")
-    if not settings.known_hosts:
-        raise UsageError(f"{name}: ssh is configured with no known_hosts file to pin into")
-    file = settings.known_hosts[0]
-    confirm(f"Pin this key in {file}?", yes)
-    line = known_hosts_line(settings.key_names[0], settings.port, kind, key)
-    append_known_host(file, line, replace=replace)
-    app.say(f"pinned in {file}")
-    app.say(f'or in hosts.toml, for every operator: pins = {{ host_key = "{fingerprint}" }}')
+    seen = look_at_key(app.ssh_target(entry), app.policy)
+    click.echo(f"{name}  {seen.place}  {seen.kind}  {seen.fingerprint}")
+    confirm(f"Pin this key in {seen.file}?", yes)
+    seen.pin(replace=replace)
+    app.say(f"pinned in {seen.file}")
+    app.say(f'or in hosts.toml, for every operator: pins = {{ host_key = "{seen.fingerprint}" }}')

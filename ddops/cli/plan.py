@@ -12,8 +12,8 @@ from ddops.cli.options import as_json, targets
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
-    from ddops.cli.provision import Prepared
     from ddops.plan import Plan
+    from ddops.provision.apply import Prepared
 
 _SIGN = {"none": " ", "create": "+", "update": "~", "unknown": "?"}
 SHOWN_LINES = 6
@@ -49,7 +49,8 @@ def plan(
     from pathlib import Path
 
     from ddops.cli.app import end_together
-    from ddops.cli.provision import Prepared, prepare, refuse_pending
+    from ddops.cli.provision import prepare, refuse_pending
+    from ddops.provision.apply import Prepared
 
     hosts = app.select(target, limit, exclude).hosts
     with tempfile.TemporaryDirectory(prefix="ddops-") as scratch:

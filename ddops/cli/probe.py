@@ -110,16 +110,11 @@ def probe(
 
 
 def _note(app: App, seen: Sequence[tuple[Host, Facts]]) -> None:
+    from ddops.probe.note import note_facts
+
     with app.ledger() as ledger:
         for host, facts in seen:
-            last = ledger.facts_latest(host.name) if ledger.host(host.name) else None
-            if last is not None and last.digest == facts.digest:
-                continue
-            pins = {"gpu_uuids": list(host.pins.gpu_uuids), "host_key": host.pins.host_key}
-            ledger.add_host(host.name, pins)
-            ledger.add_facts(
-                host.name, dict(facts.raw), digest=facts.digest, simulated=facts.simulated
-            )
+            note_facts(ledger, host, facts)
 
 
 def _keep(app: App, path: str, raw: dict[str, object]) -> None:

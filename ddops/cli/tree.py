@@ -11,7 +11,6 @@ from ddops.cli.options import as_json, complete_targets, confirm, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
-    from ddops.inventory import Host
     from ddops.tree.host import ManagedTree, Upstream
     from ddops.tree.series import Series
 
@@ -134,10 +133,11 @@ def verify(app: App, target: str) -> None:
     ddops tree verify lab1
     """
     from ddops.errors import DdopsError
+    from ddops.tree.judge import judge_tree
 
     managed = _managed(app, target)
     seen, series = _seen(app, managed)
-    wrong = _wrong(seen, series)
+    wrong = judge_tree(seen, series)
     if wrong:
         raise DdopsError(f"{managed.host.name}: the tree is not what is recorded: {wrong[0]}",
                          why="; ".join(wrong[1:]), next=f"ddops tree status {target}")  # fmt: skip
@@ -158,11 +158,12 @@ def export(app: App, target: str, into: Path | None) -> None:
     ddops tree export lab1
     """
     from ddops.cli.output import emit_line
+    from ddops.tree.judge import table_of
 
     managed = _managed(app, target)
     seen, series = _seen(app, managed)
     made = managed.export(series)
-    engine = str(_table(seen["pin"])["engine"])
+    engine = str(table_of(seen["pin"])["engine"])
     folder = into or app.project.root / "patches" / engine
     for path in _written(folder, made, len(series.patches), app):
         emit_line(str(path))
@@ -262,18 +263,11 @@ def _managed(app: App, target: str) -> ManagedTree:
 
 def _seen(app: App, managed: ManagedTree) -> tuple[dict[str, object], Series]:
     """The tree's status against the series of the engine it says it is."""
-    from ddops.tree.series import Series, read_series
-
-    services = _services(app, managed.host)
-    first = managed.status(Series("", ()), [])
-    series = read_series(str(_table(first["pin"])["engine"]), app.lookup)
-    return managed.status(series, services), series
-
-
-def _services(app: App, host: Host) -> list[str]:
     from ddops.inventory import services_on
+    from ddops.tree.judge import look_at_tree
 
-    return [s.name for s in services_on(app.inventory, host)]
+    services = [s.name for s in services_on(app.inventory, managed.host)]
+    return look_at_tree(managed, services, app.lookup)
 
 
 def _upstream(
@@ -309,9 +303,10 @@ def _upstream(
 
 def _status_lines(seen: dict[str, object], series: Series) -> list[str]:
     from ddops.model import short
+    from ddops.tree.judge import names_of, table_of
 
-    pin = _table(seen["pin"])
-    there, gone = _names(seen["applied"]), _names(seen["superseded"])
+    pin = table_of(seen["pin"])
+    there, gone = names_of(seen["applied"]), names_of(seen["superseded"])
     lines = [
         f"upstream  {pin['source']} {str(pin['want'])[:12]}, {pin['engine']}",
         f"tree      {seen['tree']}",
@@ -322,37 +317,17 @@ def _status_lines(seen: dict[str, object], series: Series) -> list[str]:
                  "applied" if p.name in there else "not applied")  # fmt: skip
         lacks = f"; its header lacks {', '.join(p.missing)}" if p.missing else ""
         lines.append(f"  {p.name}  {state}{lacks}")
-    lines += [f"edited    {n}" for n in _names(seen["dirty"])]
+    lines += [f"edited    {n}" for n in names_of(seen["dirty"])]
     if seen["unfinished"]:
         lines.append("a change was cut short; the next apply or reverse finishes it")
-    running = _table(seen["running"])
+    running = table_of(seen["running"])
     for name, raw in running.items():
-        row = _table(raw)
+        row = table_of(raw)
         lines.append(f"running   {name}: {row['package']}, " + (
             "equal to the tree" if row["equal"] else "not the tree"))  # fmt: skip
-        lines += [f"  differs  {f}" for f in _names(row["differs"])]
-        lines += [f"  changed since the start  {f}" for f in _names(row["since"])]
+        lines += [f"  differs  {f}" for f in names_of(row["differs"])]
+        lines += [f"  changed since the start  {f}" for f in names_of(row["since"])]
     return lines if running else [*lines, "running   nothing"]
-
-
-def _wrong(seen: dict[str, object], series: Series) -> list[str]:
-    """What keeps the tree from being upstream and series, and from being what runs."""
-    there, gone = _names(seen["applied"]), _names(seen["superseded"])
-    out = [f"{p.name} is not applied" for p in series.patches
-           if p.name not in there and p.name not in gone]  # fmt: skip
-    if seen["unfinished"]:
-        out.append("a change was cut short")
-    if seen["dirty"]:
-        out.append(f"edited by hand: {', '.join(_names(seen['dirty'])[:8])}")
-    if not seen["pure"] and not out:
-        out.append("it has commits beyond the series")
-    for name, raw in _table(seen["running"]).items():
-        row = _table(raw)
-        if row["equal"]:
-            continue
-        files = list(dict.fromkeys([*_names(row["differs"]), *_names(row["since"])]))
-        out.append(f"{name} runs other code ({row['package']}): {', '.join(files[:8])}")
-    return out
 
 
 def _written(
@@ -374,11 +349,3 @@ def _written(
         with (folder / "series").open("a", encoding="utf-8") as f:
             f.writelines(f"{p.name}\n" for p, _ in out)
     return [p for p, _ in out]
-
-
-def _names(value: object) -> list[str]:
-    return [str(v) for v in value] if isinstance(value, list) else []
-
-
-def _table(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}

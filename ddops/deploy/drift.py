@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ddops.command import cmd
+from ddops.deploy.code import code_seen
 from ddops.deploy.host import Links, ServiceOnHost
 from ddops.deploy.release import Release, release_files, staged_release
 from ddops.errors import CommandFailed, DdopsError
@@ -187,6 +188,16 @@ def _code(code: object) -> list[Row]:
     return rows
 
 
+def _patched(faults: list[str] | None, release: Release) -> list[Row]:
+    """The patched code, or the managed tree, that a release runs from."""
+    if faults is None:
+        return []
+    want = f"series {short(str(release.content['series'])) or 'without a patch'}"
+    if faults and faults[0].startswith("UNKNOWN"):
+        return [Row("engine code", want, faults[0], Same.UNKNOWN)]
+    return [Row("engine code", want, "; ".join(faults) or "as it was made", _same(not faults))]
+
+
 def _same(same: bool) -> Same:
     return Same.YES if same else Same.NO
 
@@ -209,4 +220,5 @@ def drift_of(target: ServiceOnHost, seen: Observation, wanted: str | None) -> li
     raw = look_for_drift(target, seen)
     rows = judge_drift(seen, links, release, files, raw, follower=target.node.rank > 0)
     rows += judge_unit(target.unit_beside(release.launch.stop_grace_s))
+    rows += _patched(code_seen(target, release), release)
     return [*rows, pending_row(wanted, links.current)]

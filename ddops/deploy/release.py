@@ -29,6 +29,18 @@ _UNIT_PATHS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """Which code a release runs. `digest` names the folder of patched code, if there is one."""
+
+    digest: str = ""
+    series: str = ""
+    plugin: str = ""
+
+
+UNPATCHED = Code()
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """`content` is what `digest` is taken of. `identity` is what the server must say it is."""
 
@@ -41,9 +53,13 @@ class Release:
     golden_text: str | None
 
 
-def build_release(service: Service, profile: Profile, env_digest: str, lookup: Lookup) -> Release:
+def build_release(
+    service: Service, profile: Profile, env_digest: str, lookup: Lookup, code: Code = UNPATCHED
+) -> Release:
     """Render the release. Pure but for reading project files; no host is asked."""
-    launch = launch_spec(service, profile, HostLayout("${engine_dir}").env(env_digest))
+    layout = HostLayout("${engine_dir}")
+    code_dir = layout.code(code.digest) if code.digest else None
+    launch = launch_spec(service, profile, layout.env(env_digest), code_dir)
     unit = render(
         lookup,
         "unit.service.j2",
@@ -53,8 +69,8 @@ def build_release(service: Service, profile: Profile, env_digest: str, lookup: L
     content = release_content(
         service=service.name,
         upstream=profile.engine,
-        series="",
-        plugin="",
+        series=code.series,
+        plugin=code.plugin,
         launch=launch,
         unit=unit,
         lock=env_digest,
@@ -149,6 +165,6 @@ def _revision(name: str | None, revision: str | None, source: str | None, lookup
     """`name@revision`; weights that come from a local folder are named by their content."""
     if name is None:
         return ""
-    if revision is None and source is not None:
+    if revision is None and source is not None and not source.startswith(("rsync:", "hub:")):
         revision = f"sha256:{tree_digest(lookup(source))}"
     return f"{name}@{revision}" if revision else name

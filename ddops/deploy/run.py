@@ -16,6 +16,7 @@ from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.compat import Launch, launch_of
 from ddops.deploy.climb import Settings
+from ddops.deploy.code import release_code, tree_rows
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.deploy.machine import Deploy
 from ddops.deploy.party import Party, PartyStop
@@ -27,6 +28,7 @@ from ddops.errors import DdopsError, RefusedError, UnreachableError
 from ddops.events import Event, Reporter
 from ddops.gates import Observation
 from ddops.inventory.model import Host, Profile, Service, Waiver
+from ddops.inventory.port import port_of as port_of
 from ddops.ledger import Ledger
 from ddops.model import State, short
 from ddops.plan import Proposal, make_plan
@@ -85,7 +87,8 @@ def prepare(host: Host, service: Service, profile: Profile, lookup: Lookup) -> R
     """The release of a service for a kind of host. Reads local files only."""
     with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
         recipe = env_recipe(host.engine_env, lookup, Path(folder))
-        return build_release(service, profile, recipe.digest, lookup)
+        code = release_code(service, profile, recipe, lookup)
+        return build_release(service, profile, recipe.digest, lookup, code)
 
 
 def deploy_service(
@@ -95,7 +98,8 @@ def deploy_service(
     release = prepare(host, service, profile, tools.lookup)
 
     def prepared() -> Rows:
-        return _provision_rows(transport, host, service, tools.lookup)
+        rows = _provision_rows(transport, host, service, tools.lookup)
+        return (*rows, *tree_rows(transport, host, service, profile, tools.lookup))
 
     judged = launch_of(release.launch, profile.engine, service, host)
     return deploy_release(transport, host, service, release, tools, judged, prepared, profile)
@@ -270,14 +274,6 @@ def look(target: ServiceOnHost) -> Observation | None:
             why=error.why,
             next=f"ddops provision {target.host.name}",
         ) from error
-
-
-def port_of(host: Host, service: Service) -> int:
-    """The service's port; a host may have another (`vars.port`), as lab hosts do."""
-    value = host.vars.get("port", service.port)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
-        raise RefusedError(f"{host.name}: vars.port is not a port: {value!r}")
-    return value
 
 
 def _provision_rows(

@@ -2,7 +2,16 @@
 
 from ddops.gates.golden import Golden, judge_golden, needs_ties, parse_golden
 from ddops.gates.ladder import judge_g0, judge_g1, judge_g2, judge_g3
-from ddops.gates.observation import Answer, Launch, Observation, Port, observe, parse_observation
+from ddops.gates.observation import (
+    Answer,
+    Launch,
+    Observation,
+    Port,
+    Unit,
+    observation_of,
+    observe,
+    parse_observation,
+)
 from ddops.gates.soak import judge_soak, soaked
 
 __all__ = [
@@ -11,6 +20,7 @@ __all__ = [
     "Launch",
     "Observation",
     "Port",
+    "Unit",
     "judge_g0",
     "judge_g1",
     "judge_g2",
@@ -18,6 +28,7 @@ __all__ = [
     "judge_golden",
     "judge_soak",
     "needs_ties",
+    "observation_of",
     "observe",
     "parse_golden",
     "parse_observation",

@@ -4,7 +4,7 @@
     tree.py SPEC
 
 SPEC is JSON, by zlib and base64, or `@` and a file of that, which is removed. It holds `verb`
-(init, status, apply, reverse, export, rebase), `tree`, and what the verb needs.
+(init, status, apply, reverse, export, rebase, code), `tree`, and what the verb needs.
 A series is tried in an index of its own first. Only when all of it fits are files written, each
 by a rename, from a journal that the next run finishes.
 """
@@ -12,6 +12,7 @@ by a rename, from a journal that the next run finishes.
 import base64
 import csv
 import fcntl
+import glob
 import hashlib
 import io
 import json
@@ -32,7 +33,7 @@ from ddops.hostside.tree_git import (
     mail,
     write_json,
 )
-from ddops.hostside.tree_run import running
+from ddops.hostside.tree_run import read_json, running
 
 SCHEMA = "ddops.tree/1"
 
@@ -41,7 +42,7 @@ def main(argv):
     spec = json.loads(zlib.decompress(base64.b64decode(word_of(argv[0]))))
     os.umask(0o022)
     verbs = {"init": init, "status": status, "apply": apply, "reverse": apply, "export": export,
-             "rebase": rebase}  # fmt: skip
+             "rebase": rebase, "code": code}  # fmt: skip
     try:
         with locked(spec["tree"]):
             answer = verbs[spec["verb"]](spec)
@@ -311,6 +312,61 @@ def write_path(repo, path, new):
             f.write(data)
         os.chmod(temp, 0o755 if new[0] == "100755" else 0o644)
     os.rename(temp, full)
+
+
+def code(spec):
+    """An environment's package with a series on it, in a folder of its own that appears whole.
+
+    `tree` is that folder, `env` the environment, `digest` what both come to. Where it is whole
+    already, what was edited by hand is kept under a ref and put back.
+    """
+    place = spec["tree"]
+    told = read_json(os.path.join(place, "code.json"))
+    if told is not None and told["digest"] == spec["digest"]:
+        return {"state": "ok", "made": False, **put_back(Repo(place))}
+    if os.path.lexists(place):
+        raise Refused("there", source=place, want="", why="it has no code.json of this digest")
+    found = glob.glob(os.path.join(glob.escape(spec["env"]), "lib/python3*/site-packages/sglang"))
+    if len(found) != 1:
+        raise Refused("no-package", why="no package sglang in %s" % spec["env"])
+    if shutil.which("git") is None:
+        raise Refused("no-git", why="a series is tried and applied with it")
+    fresh = place + ".new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    init({**spec, "tree": fresh, "kind": "installed", "source": "installed", "path": found[0],
+          "want": spec["digest"], "prefix": ""})  # fmt: skip
+    done = apply({**spec, "verb": "apply", "tree": fresh, "only": [], "check": False})
+    repo = Repo(fresh)
+    files = {}
+    for row in repo.out("ls-tree", "-r", "-z", "HEAD").split(b"\0"):
+        if row:
+            meta, path = row.split(b"\t", 1)
+            files[os.fsdecode(path)] = meta.split(b" ")[2].decode()
+    write_json(os.path.join(fresh, "code.json"), {
+        "schema": "ddops.code/1", "digest": spec["digest"], "engine": spec["engine"],
+        "series": spec["series"], "patches": spec["patches"], "applied": done["done"],
+        "files": files,
+    })  # fmt: skip
+    os.rename(fresh, place)
+    return {"state": "ok", "made": True, "done": done["done"], "kept": None}
+
+
+def put_back(repo):
+    """Files as they are recorded; what a hand had changed becomes a commit under refs/ddops."""
+    trial = Trial(repo, "", "HEAD")
+    try:
+        repo.out("add", "-A", "--", "sglang", env=trial.env)
+        if trial.tree() == repo.text("rev-parse", "HEAD^{tree}"):
+            return {"kept": None}
+        trial.record("Edits made by hand\n", {})
+        kept = "refs/ddops/edited/%d" % time.time()
+        repo.out("update-ref", kept, trial.commit)
+        for path, _, right in changes(repo, trial.commit, "HEAD"):
+            write_path(repo, path, right)
+    finally:
+        trial.close()
+    repo.attempt("update-index", "-q", "--refresh")
+    return {"kept": kept}
 
 
 def export(spec):

@@ -63,6 +63,7 @@ class HostTable(Struct, frozen=True, kw_only=True):
     wheelhouse: HostPath | None = None
     pip_index: Text | None = None
     python: Text = "python3"
+    setup: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$")] | None = None
     pins: Pins = Pins()
     simulated: bool = False
     vars: Mapping[str, Scalar] = field(default_factory=dict)

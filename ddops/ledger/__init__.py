@@ -49,6 +49,7 @@ from ddops.ledger.records import (
     Transition,
 )
 from ddops.ledger.retract import FallenFinding, Retractions, Scope, Withdrawal, WithdrawnRun
+from ddops.ledger.runbooks import JournalEntry, NewTask, Runbooks, StoredRun, Task
 from ddops.ledger.snapshots import Copy, Drill, Snapshots, StoredSnapshot
 from ddops.ledger.store import Now, open_store, utc_now
 
@@ -64,12 +65,14 @@ __all__ = [
     "Gate",
     "Head",
     "Identity",
+    "JournalEntry",
     "Launch",
     "Ledger",
     "Merged",
     "NewCondition",
     "NewRun",
     "NewSample",
+    "NewTask",
     "Outcome",
     "RawData",
     "Release",
@@ -80,14 +83,16 @@ __all__ = [
     "StoredCell",
     "StoredFacts",
     "StoredHost",
+    "StoredRun",
     "StoredSnapshot",
+    "Task",
     "Transition",
     "Withdrawal",
     "WithdrawnRun",
 ]
 
 
-class Ledger(Snapshots, Retractions, Merging):
+class Ledger(Snapshots, Runbooks, Retractions, Merging):
     """An open ledger. Use as a context manager; may be shared by threads, not across fork."""
 
     @classmethod

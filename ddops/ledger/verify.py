@@ -15,8 +15,9 @@ from ddops.ledger.records import Head
 #: The chained tables that must be there.
 TABLES = (
     *("cell", "condition", "deployment", "facts", "finding", "finding_run", "gate", "host"),
-    *("launch", "raw", "release", "retraction", "run", "run_gate", "sample", "snapshot"),
-    *("snapshot_copy", "snapshot_drill", "transition", "tree", "withdrawn"),
+    *("launch", "raw", "release", "retraction", "run", "run_gate", "runbook_event"),
+    *("runbook_run", "sample", "snapshot", "snapshot_copy", "snapshot_drill", "task_entry"),
+    *("transition", "tree", "withdrawn"),
 )
 _MOST = 100
 

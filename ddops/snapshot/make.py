@@ -142,6 +142,8 @@ def take(
                   "store": time.monotonic() - waited,
                   "plumbing": float(str(captured["plumbing_s"]))}  # fmt: skip
     _note(made, tools)
+    for words in made.manifest.apart:
+        _say(tools, made, words, Level.WARN if words.startswith("left out") else Level.INFO)
     return made
 
 

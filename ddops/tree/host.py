@@ -47,14 +47,19 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class ManagedTree:
-    """`<engine_dir>/tree` on one host."""
+    """`<engine_dir>/tree` on one host, or the folder `at`."""
 
     transport: Transport
     host: Host
+    at: str | None = None
 
     @property
     def layout(self) -> HostLayout:
         return HostLayout(self.host.engine_dir)
+
+    @property
+    def place(self) -> str:
+        return self.at or self.layout.tree
 
     def init(self, upstream: Upstream) -> dict[str, object]:
         """Make the tree at its pin; the same pin again changes nothing."""
@@ -75,6 +80,11 @@ class ManagedTree:
         """The series into the tree, or out of it; all or none. `check` writes nothing."""
         verb = "reverse" if back else "apply"
         return self._ask(verb, patches=_packed(series), only=list(only), check=check)
+
+    def make_code(self, env: str, digest: str, series: Series) -> dict[str, object]:
+        """An environment's package with a series on it, here; whole already, edits are put back."""
+        return self._ask("code", env=env, digest=digest, engine=series.engine,
+                         series=series.digest, patches=_packed(series))  # fmt: skip
 
     def export(self, series: Series) -> list[tuple[str, bytes]]:
         """Name and bytes of a patch for each commit and for hand edits outside the series."""
@@ -125,7 +135,7 @@ class ManagedTree:
             self.transport.run(sh(_REMOVE, str(spec["path"])))
 
     def _ask(self, verb: str, **more: object) -> dict[str, object]:
-        spec = json.dumps({"verb": verb, "tree": self.layout.tree, **more})
+        spec = json.dumps({"verb": verb, "tree": self.place, **more})
         word = base64.b64encode(zlib.compress(spec.encode(), 9)).decode()
         if len(word) > MOST_WORD:
             word = self._spooled(word)
@@ -140,7 +150,7 @@ class ManagedTree:
             )  # fmt: skip
         answer: dict[str, object] = json.loads(done.out)
         if answer["state"] != "ok":
-            raise refusal(self.host.name, self.layout.tree, answer)
+            raise refusal(self.host.name, self.place, answer)
         return answer
 
 
@@ -159,6 +169,11 @@ def refusal(host: str, tree: str, answer: Mapping[str, object]) -> DdopsError:
         case "no-wheel" | "no-package" | "no-commit":
             return RefusedError(f"{host}: that is no SGLang tree", why=why,
                                 next="name another source: ddops tree init --help")  # fmt: skip
+        case "no-git":
+            return RefusedError(
+                f"{host}: git is not installed there", why=why,
+                next="install git on the host (Debian: apt-get install git)",
+            )  # fmt: skip
         case "edited":
             paths = answer["paths"]
             listed = ", ".join(map(str, paths[:8])) if isinstance(paths, list) else ""

@@ -65,6 +65,27 @@ def test_an_engine_from_a_patched_tree(lab: Project, host: HostView, tmp_path: P
     series = (lab.root / "patches/sglang-0.5.23/series").read_text().split()
     assert series == ["0001-log.patch", "0002-Edits-made-by-hand.patch"]
     assert lab.ok("tree", "status", "lab3").out.count("not applied") == 1
+    assert_it_comes_back(lab, host)
+
+
+def assert_it_comes_back(lab: Project, host: HostView) -> None:
+    """Tree and repository lost, restored: the same pin, commits and hand edits, and it runs."""
+    before = lab.ok("tree", "status", "lab3", "--json").json
+    taken = lab.ok("snapshot", "lab3", "--json").json
+    assert isinstance(before, dict)
+    assert isinstance(taken, list)
+    host.forget()
+    shutil.rmtree(host.layout.tree)
+    lab.ok("restore", taken[0]["id"], "--to", "lab3")
+    after = lab.ok("tree", "status", "lab3", "--json").json
+    assert isinstance(after, dict)
+    same = ("pin", "head", "tree", "applied", "pure", "commits", "dirty")
+    assert {k: after[k] for k in same} == {k: before[k] for k in same}
+    assert after["dirty"] == ["sglang/_sim_args.py"]
+    assert after["running"]["tiny"]["equal"] is True
+    shown = lab.ok("snapshot", "show", taken[0]["id"]).out
+    assert "commits/0001-Log-say-it.patch" in shown
+    assert "repository/objects.pack" in shown
 
 
 def test_wrong_series_and_wrong_words_are_refused(lab: Project, host: HostView) -> None:

@@ -20,6 +20,7 @@ from ddops.ledger import (
     Ledger,
     NewCondition,
     NewRun,
+    NewTask,
     NewSample,
     Outcome,
     RawData,
@@ -56,6 +57,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             ledger.add_snapshot(digest, host="b300", tree="t" * 40, release=A, manifest={"n": n})
             ledger.add_copy(digest, place="git:x", state="verified")
             ledger.add_drill(digest, place="git:x", verdict="PASS")
+            task = NewTask(step="look", content="Look", priority="high")
+            ledger.add_runbook_run(
+                f"r{n}", runbook=f"book{n}", source="x", params={}, hosts=["b300"], by="ann",
+                tasks=[task],
+            )  # fmt: skip
             result = GateResult("G0", Verdict.PASS, "up")
             gate = ledger.add_gate(result, deployment=op, launch=f"n{n}")
             measure(ledger, f"n{n}", gate, digest)

@@ -1,0 +1,1 @@
+"""Runbooks: ordered typed steps, journaled, resumed, failing closed."""

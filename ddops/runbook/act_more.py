@@ -1,0 +1,82 @@
+"""Steps about numbers: measuring, sweeping, withdrawing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ddops.bench.prompts import read_prompts
+from ddops.bench.runner import Measured
+from ddops.deploy import Stop
+from ddops.errors import DdopsError, Interrupted
+from ddops.inventory.suites import arms_of, find_suite
+from ddops.ledger import Scope
+from ddops.runbook.context import Context
+from ddops.runbook.steps import Bench, Retract, SweepStep
+from ddops.sweep import Sweep, Tools
+from ddops.sweep.deployed import deployed, target_of
+
+Evidence = Mapping[str, object]
+_SAME = """SELECT id FROM retraction WHERE scope = :scope AND reason = :reason
+AND (value = :value OR substr(value, 1, length(:value)) = :value) ORDER BY seq DESC LIMIT 1"""
+
+
+def do_bench(action: Bench, ctx: Context, stop: Stop) -> Evidence:
+    """Every run must count: a runbook goes on from what was proven alone."""
+    host = ctx.host(action.host)
+    target = target_of(ctx.transport(host), host, ctx.service(host), ctx.inventory, ctx.lookup)
+    work = deployed(
+        target, action.suite, ctx.inventory, ctx.root, levels=action.levels, repeats=action.repeats
+    )
+    with ctx.ledger() as book:
+        done = list(work.measure(book, ctx.report, ctx.clock, lambda: stop.asked))
+    return _told(done, stop, host.name)
+
+
+def do_sweep(action: SweepStep, ctx: Context, stop: Stop) -> Evidence:
+    """What `ddops bench sweep` does: cells with enough valid runs are left alone."""
+    host = ctx.host(action.host)
+    target = target_of(ctx.transport(host), host, ctx.service(host), ctx.inventory, ctx.lookup)
+    suite = find_suite(ctx.lookup, target.service.name, "sweep", ctx.root)
+    prompts = read_prompts(ctx.lookup(suite.prompts), suite.prompts)
+    arms = arms_of(ctx.inventory, suite, target.service)
+    with ctx.ledger() as book:
+        tools = Tools(ctx.deploy_tools(stop, 0.0), book, ctx.clock, stop, ctx.report)
+        work = Sweep(target, suite, prompts, arms, tools)
+        plan = work.plan()
+        done = list(work.run(plan))
+        if not stop.asked:
+            work.back()
+    if not plan:
+        return {"words": "every cell has enough valid runs"}
+    return _told(done, stop, host.name)
+
+
+def do_retract(action: Retract, ctx: Context, by: str) -> Evidence:
+    """Once: a retraction of the same value for the same reason is not made again."""
+    scope = Scope(action.scope)
+    marks = {"scope": scope.value, "value": action.value, "reason": action.reason}
+    with ctx.ledger() as book:
+        found = book.query(_SAME, marks)
+        if found:
+            return {"words": f"withdrawn already, by retraction {found[0]['id']!s}"}
+        done = book.retract(scope, action.value, reason=action.reason, by=by)
+    counted = sum(r.counted for r in done.runs)
+    fell = sum(f.stood for f in done.findings)
+    words = f"retraction {done.id}: {counted} valid runs and {fell} conclusions withdrawn"
+    return {"words": words, "retraction": done.id, "value": done.value}
+
+
+def _told(done: Sequence[Measured], stop: Stop, host: str) -> Evidence:
+    good = [m for m in done if not m.reason]
+    if stop.asked:
+        raise Interrupted(
+            f"{host}: stopped; {len(done)} runs are stored, {len(good)} of them valid"
+        )
+    if not done or len(good) < len(done):
+        why = "; ".join(dict.fromkeys(m.reason for m in done if m.reason))[:600]
+        raise DdopsError(
+            f"{host}: {len(done) - len(good)} of {len(done)} runs do not count",
+            why=why or "none was made", next="ddops ledger show runs",
+        )  # fmt: skip
+    words = f"{len(good)} valid runs"
+    return {"words": words, "runs": [m.run for m in good]}

@@ -1,0 +1,37 @@
+"""Runbooks by name: the project's `runbooks/` over the shipped ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ddops.config import Project, data_root
+from ddops.config.words import unknown
+from ddops.errors import UsageError
+from ddops.runbook.model import Runbook
+from ddops.runbook.parse import read_runbook
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
+
+
+def runbook_names(project: Project) -> dict[str, str]:
+    """Every name, with where it is from: `project` or `shipped`."""
+    found = dict.fromkeys(_below(data_root()), "shipped")
+    if project.root != data_root():
+        found |= dict.fromkeys(_below(project.root), "project")
+    return dict(sorted(found.items()))
+
+
+def _below(root: Path) -> list[str]:
+    return [p.stem for p in (root / "runbooks").glob("*.toml") if _NAME.match(p.stem)]
+
+
+def find_runbook(project: Project, name: str) -> Runbook:
+    """Read and judge one. Raises UsageError for a name that is none, ConfigError for faults."""
+    known = runbook_names(project)
+    if name not in known:
+        raise UsageError(unknown(name[:60], known, "runbook"), next="ddops runbook list")
+    path = project.root / "runbooks" / f"{name}.toml"
+    if not path.is_file():
+        path = data_root() / "runbooks" / f"{name}.toml"
+    return read_runbook(path, name, project.root)

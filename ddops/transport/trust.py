@@ -1,0 +1,54 @@
+"""The key that a host shows, where it would be pinned, and whether one is known already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddops.errors import UsageError
+from ddops.transport.hostkeys import append_known_host, known_hosts_line, load_known_hosts
+from ddops.transport.policy import ConnectPolicy
+from ddops.transport.sshconfig import SshSettings, resolve
+from ddops.transport.target import SshTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a host shows now; nobody has logged in there. `file` is where it would be pinned."""
+
+    kind: str
+    key: str
+    fingerprint: str
+    settings: SshSettings
+    file: Path
+
+    @property
+    def place(self) -> str:
+        return f"{self.settings.hostname}:{self.settings.port}"
+
+    def pin(self, *, replace: bool = False) -> None:
+        """Write it into the known_hosts file that ssh is configured with."""
+        s = self.settings
+        line = known_hosts_line(s.key_names[0], s.port, self.kind, self.key)
+        append_known_host(self.file, line, replace=replace)
+
+
+def look_at_key(target: SshTarget, policy: ConnectPolicy | None = None) -> Shown:
+    """Ask the host for its key. Raises UsageError where ssh has no file to pin into."""
+    from ddops.transport.ssh import scan_host_key
+
+    kind, key, fingerprint = scan_host_key(target, policy)
+    settings = resolve(target.alias, target.config)
+    if not settings.known_hosts:
+        raise UsageError(f"{target.name}: ssh is configured with no known_hosts file to pin into")
+    return Shown(kind, key, fingerprint, settings, settings.known_hosts[0])
+
+
+def known_here(target: SshTarget) -> bool:
+    """Whether a key is pinned or known for the host, from files here; the host is not asked."""
+    if target.pin is not None:
+        return True
+    settings = resolve(target.alias, target.config)
+    known = load_known_hosts(settings.known_hosts)
+    names = settings.key_names
+    return any(not k.marker and any(k.covers(n) for n in names) for k in known)
