@@ -17,6 +17,7 @@ from ddops.bench.canary import (
 )
 from ddops.bench.exactness import (
     Difference,
+    Near,
     Reference,
     differences,
     golden_plan,
@@ -26,6 +27,7 @@ from ddops.bench.exactness import (
 )
 from ddops.bench.plan import Where
 from ddops.bench.sampled import judge_sampled, sampling_plan, scores, scoring_plan
+from ddops.gates import nearness
 from ddops.model import Verdict
 from tests.unit.bench.support import load
 
@@ -91,6 +93,39 @@ def test_a_tie_is_forgiven_and_named() -> None:
     # Not where one of the two is not among the best at all.
     verdict, _ = judge(answers(a1=wrong), lambda found: [None] * len(found))
     assert verdict is Verdict.FAIL
+
+
+def test_a_service_may_be_content_with_less() -> None:
+    """What its deploys pass by, its measurements pass by: else it could never be measured."""
+    wrong = (*WANT[:7], 9, *WANT[8:])
+
+    def at(near: Near, margin: float = 0.3) -> Verdict:
+        ask = lambda found: [margin] * len(found)  # noqa: E731
+        return judge_exactness(load(answers(a1=wrong)), REFERENCES, 4, "v", ask, near).verdict
+
+    assert at(Near(first=7)) is Verdict.PASS
+    assert at(Near(first=8)) is Verdict.FAIL
+    assert at(Near(tie=0.5)) is Verdict.PASS
+    assert at(Near(tie=0.2)) is Verdict.FAIL
+    # The reference knows better: its two best tokens were never closer than 0.3.
+    far = judge_exactness(load(answers(b1=(0, 1, 77))), REFERENCES, 4, "v", never, Near(tie=0.2))
+    assert far.verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("gates", "near"),
+    [
+        (("commit_length>=2",), (None, None)),
+        (("exactness", "margin<=0.5"), (None, None)),
+        (("prefix>=16",), (16, None)),
+        (("margin<=0.5", "margin<=0.1"), (None, 0.1)),
+        (("prefix>=16", "margin<=0.5"), (None, 0.5)),
+    ],
+)
+def test_how_near_is_read_from_the_gates(
+    gates: tuple[str, ...], near: tuple[int | None, float | None]
+) -> None:
+    assert nearness(gates) == near
 
 
 def test_a_draft_nobody_verified_fails() -> None:
