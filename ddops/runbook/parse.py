@@ -180,10 +180,9 @@ def _step_faults(step: StepTable, params: Mapping[str, ParamTable]) -> Iterator[
         if "host" in params:
             yield Fault(("each",), "`${host}` is the loop's; call the parameter otherwise")
         values["host"] = "host"
-    missing = list(_name_faults(step, params, values))
-    yield from missing
-    if missing:
-        return
+    yield from _name_faults(step, params, values)
+    for _, name in names_in(_plain(step)):
+        values.setdefault(name, "text")  # said above; the rest of the step is judged all the same
     yield from _do_faults(step, params, values)
     host = host_of(step, values)
     for name in LISTS:
@@ -237,9 +236,12 @@ def _soft(
     for fault in decoded.faults:
         key = fault.path[0] if fault.path else None
         names = [n for _, n in names_in(table.get(key))] if isinstance(key, str) else []
-        texts = [n for n in names if n == "host" or params[n].type not in ("int", "number", "bool")]
-        if not texts:
+        if not any(_is_text(n, params) for n in names):
             yield Fault((*path, *fault.path), fault.message)
+
+
+def _is_text(name: str, params: Mapping[str, ParamTable]) -> bool:
+    return name not in params or params[name].type not in ("int", "number", "bool")
 
 
 def _named(word: object, known: Mapping[str, object], what: str, otherwise: str) -> str:
