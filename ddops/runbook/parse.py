@@ -21,7 +21,7 @@ from ddops.runbook.conditions import (
     StateIs,
     comparisons,
 )
-from ddops.runbook.fill import fill_table, names_in, samples
+from ddops.runbook.fill import fill_table, fill_words, names_in, samples
 from ddops.runbook.model import ParamTable, Runbook, RunbookTable, Scalar, StepTable, Table
 from ddops.runbook.steps import REMEDIES, STEPS, Action, Shell, WaitUntil
 
@@ -62,10 +62,14 @@ def decode_action(
     word = filled.pop("step", None)
     cls = STEPS[word] if isinstance(word, str) and word in STEPS else None
     if cls is None:
-        why = f"expected the word of a step, got {kind(word)}"
+        why = "required key `step` is missing"
+        why = why if word is None else f"expected the word of a step, got {kind(word)}"
         return Decoded(None, (Fault(("step",), _named(word, STEPS, "step", why)),))
     if "host" in cls.__struct_fields__ and cls is not Shell and host is not None:
         filled.setdefault("host", host)
+    words = table.get("argv")
+    if cls is Shell and isinstance(words, tuple):
+        filled["argv"] = fill_words(words, values)
     return decode(filled, cls)
 
 
