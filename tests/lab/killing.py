@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         if mine:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Ledger.add_runbook_event = add  # type: ignore[method-assign]
+    Ledger.add_runbook_event = add  # type: ignore[method-assign,assignment]
     return run(words)
 
 
