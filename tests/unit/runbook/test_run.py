@@ -268,7 +268,9 @@ def test_a_second_run_is_refused_by_the_name_of_the_first_ones_owner(bench: Benc
         bench.begin(bench.bound(loop, hosts=["pair"]), "r2", "bob@there")
     bench.begin(bench.bound(loop, hosts=["bay"]), "r3", "bob@there")
     with bench.ledger() as book:
+        before = [t.runbook_run for t in book.tasks()]
         book.abort_runbook_run("r1", by="ann@here", reason="moved")
+        assert [t.runbook_run for t in book.tasks()] == [r for r in before if r != "r1"]
     assert [(t.status, t.evidence) for t in bench.tasks("r1")] == [
         ("blocked", "the run was aborted by ann@here: moved")
     ]
