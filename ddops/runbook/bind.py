@@ -108,11 +108,10 @@ def bind(runbook: Runbook, given: Mapping[str, Scalar], inventory: Inventory) ->
     for name, param in runbook.table.params.items():
         value = given.get(name, param.default)
         if value is None:
-            how = f"--host {param.type.upper()}" if name == runbook.host_param else (
-                f"--set {name}=VALUE")  # fmt: skip
             raise UsageError(
                 f"{runbook.name} needs the parameter {name}: {param.about}",
-                next=f"ddops runbook run {runbook.name} {how}",
+                why="--host gives hosts, --set NAME=VALUE any other",
+                next=f"ddops runbook show {runbook.name}",
             )
         values[name] = value
         hosts[name] = _known(name, param, str(value), inventory)
