@@ -96,7 +96,6 @@ def check(
     ddops check --explain DRV-03
     """
     from ddops.cli.app import end_together
-    from ddops.compat.host import refusal_of
     from ddops.errors import UsageError
 
     if explain:
@@ -124,10 +123,7 @@ def check(
         _emit_diff(seen)
     else:
         _emit_table(seen, everything)
-    end_together(
-        [(h.name, o if isinstance(o, Exception) else refusal_of(h, o)) for h, o in outcomes],
-        app.report,
-    )
+    end_together([(h.name, _refusal(h, o)) for h, o in outcomes], app.report)
 
 
 def _judged(
@@ -301,3 +297,9 @@ def _explain(wanted: str, as_json: bool) -> None:
         lines = value if isinstance(value, list) else [value]
         for line in lines:
             click.echo(f"{key + ':':13} {line}")
+
+
+def _refusal(host: Host, outcome: list[Finding] | Exception) -> Exception | None:
+    from ddops.compat.host import refusal_of
+
+    return outcome if isinstance(outcome, Exception) else refusal_of(host, outcome)
