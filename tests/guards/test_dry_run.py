@@ -252,7 +252,16 @@ LOOKING = [
     ("host", "list"),
     ("config", "show", "--origin"),
     ("config", "paths"),
+    ("runbook", "run", "new-host", "--host", "box", "--dry-run"),
+    ("runbook", "run", "new-host", "--host", "box", "--dry-run", "--json"),
+    ("runbook", "run", "upgrade-sglang", "--host", "box", "--dry-run"),
+    ("runbook", "list"),
+    ("runbook", "show", "new-host"),
+    ("task", "list"),
 ]
+#: What is answered from files here, no host being asked.
+LOCAL = (("host", "list"), ("config", "show"), ("config", "paths"), ("runbook", "list"),
+         ("runbook", "show"), ("task", "list"))  # fmt: skip
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["bare", "provisioned"])
@@ -266,7 +275,7 @@ def test_looking_changes_nothing(
     assert drive(*argv) == 0
     sent = box.transport.calls
     assert not [str(c) for c in sent if not reads_only(c)]
-    assert bool(sent) is (argv[0] not in ("host", "config"))
+    assert bool(sent) is (argv[:2] not in LOCAL)
     assert box.transport.files.nodes == there
     assert _all(tmp_path) == here
 
@@ -313,3 +322,5 @@ def test_a_host_that_does_not_answer_is_unknown_and_no_failure(
     assert "UNKNOWN: box: cannot connect" in capsys.readouterr().out
     assert drive("provision", "box", "--dry-run") == 0
     assert "? folders" in capsys.readouterr().out
+    assert drive("runbook", "run", "new-host", "--host", "box", "--dry-run") == 0
+    assert "would stop: require is not known" in capsys.readouterr().out
