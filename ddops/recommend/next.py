@@ -38,6 +38,12 @@ def what_next(
     open_ones = [c for c in heads.values() if c.certainty is Certainty.LEADS]
     if open_ones:
         out.append(_launches(population, open_ones))
+    alone = [c for c in heads.values() if c.certainty is Certainty.ALONE]
+    if alone:
+        levels = [c.level for c in alone]
+        why = f"at {', '.join(map(str, levels))} nothing stands beside it: add an arm to compare"
+        configs = list(dict.fromkeys(c.chosen.config for c in alone))
+        out.append(_next(population, why, levels, configs, 4))
     missing = _missing(found, heads)
     for level, configs in missing.items():
         names = ", ".join(c.name for c in configs)

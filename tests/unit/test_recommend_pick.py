@@ -147,6 +147,11 @@ def test_what_is_not_proven_is_one_line() -> None:
     assert step.lines.count("[[arms]]") == 3
 
 
+def test_what_stands_alone_wants_company() -> None:
+    (step,) = advise(population(runs(TREE, 4, around(10)))).next
+    assert "at 4 nothing stands beside it" in step.why and step.levels == [4]
+
+
 def test_groups_are_never_joined() -> None:
     measured = [*runs(TREE, 1, around(150), group="a"), *runs(AR, 8, around(300), group="b")]
     got = advise(population(measured))
