@@ -43,7 +43,7 @@ def strategy(config: Config) -> str:
         for word, key in (("EP", "ep-size"), ("PP", "pp-size"), ("TP", "tp-size"))
         if str(options.get(key, "1")) != "1"
     ]
-    where = str(told) if told else parts[0] if parts else "" if not options else "one GPU"
+    where = str(told) if told else parts[0] if parts else "TP1" if options else ""
     how = config.algorithm if config.speculative else ""
     return " ".join(w for w in (how, where) if w) or "autoregressive, strategy not told"
 

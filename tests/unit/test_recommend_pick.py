@@ -113,6 +113,17 @@ def test_an_interval_holds_the_point_and_needs_launches() -> None:
     assert few.at == pytest.approx(got.at, abs=0.05)  # type: ignore[attr-defined]
 
 
+def test_a_change_by_a_tie_is_told_as_one() -> None:
+    """The tree is still a little ahead at 8; it is no longer proven, so the simpler one stays."""
+    measured = [
+        *runs(AR, 4, around(197)), *runs(TREE, 4, around(241)),
+        *runs(AR, 8, around(300)), *runs(TREE, 8, around(301)),
+    ]  # fmt: skip
+    found = candidates(measured)
+    (got,) = crossovers(found, choices(found))
+    assert got.at == 8 and "at 8 they tie, and the simpler one is chosen" in got.how
+
+
 def test_one_that_was_not_measured_at_the_other_end_gives_no_point() -> None:
     measured = [*runs(TREE, 1, around(150)), *runs(AR, 1, around(98)), *runs(CHAIN, 8, around(9))]
     found = candidates(measured)

@@ -87,7 +87,7 @@ def test_the_front_holds_what_nothing_beats() -> None:
         ({"tp-size": 8, "ep-size": 4}, "none", "EP4"),
         ({"pp-size": 8}, "none", "PP8"),
         ({"tp-size": 8}, "DDTREE", "DDTREE TP8"),
-        ({"mem-fraction-static": 0.9}, "none", "one GPU"),
+        ({"mem-fraction-static": 0.9}, "none", "TP1"),
         ({}, "none", "autoregressive, strategy not told"),
     ],
 )
