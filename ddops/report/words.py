@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ddops.model import short
@@ -17,6 +18,11 @@ def day(value: object) -> str:
 def digest_words(value: object) -> str:
     text = str(value or "")
     return short(text) if text else "-"
+
+
+def revision(value: object) -> str:
+    """`name@revision`, digests short."""
+    return re.sub(r"[0-9a-f]{16,}", lambda m: short(m[0]), str(value or "")) or "-"
 
 
 def opt(value: float | None, digits: int = 1) -> str:
