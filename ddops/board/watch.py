@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ddops.board.look import look_spec, parse_look
 from ddops.board.model import HostSpec, ServiceSpec
 from ddops.command import Redactor, cmd
-from ddops.deploy import drift_of, port_of, prepare
-from ddops.deploy.host import Lookup, ServiceOnHost
 from ddops.errors import CommandFailed, DdopsError
 from ddops.hostside import joined
 from ddops.inventory import Host, Inventory, Service, placed, services_on
+from ddops.inventory.port import port_of
 from ddops.transport import Transport
 
+Lookup = Callable[[str], Path]
 #: The script's own limits come to less; a host that needs longer is not answering.
 LOOK_DEADLINE_S = 25.0
 LOOK_LIMIT = 4 << 20
@@ -84,6 +85,10 @@ class HostWatch:
 
     def drift(self) -> dict[str, Any]:
         """Rows of drift of every service that was ever deployed here."""
+        # Here: it brings the ledger with it, which a look at many hosts does without.
+        from ddops.deploy import drift_of
+        from ddops.deploy.host import ServiceOnHost
+
         looked = parse_look(self.look())
         rows: list[dict[str, str]] = []
         for service in self.services:
@@ -106,6 +111,8 @@ class HostWatch:
 
     def _wanted(self, service: Service) -> str | None:
         """What the inventory would deploy; None where it cannot be rendered here."""
+        from ddops.deploy import prepare
+
         try:
             profile = self._known.profile_of(service)
             return prepare(self.host, service, profile, self._lookup).digest

@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # numpy and scipy come with it: loaded where there is somethi
 Smoke = Callable[[Observation], GateResult]
 FIGURE = "output_tps"
 FEWEST = 3
+#: A bound as wide as this part of the mean lets everything pass.
+WIDEST = 0.5
 #: A first figure below the bound is not believed alone.
 TRIES = 3
 
@@ -135,6 +137,10 @@ class Measure:
         noise = noise_of(history(bench.ledger, family, kind, device), FIGURE)
         if noise is None:
             return GateResult("G5", Verdict.SKIP, f"{_too_few(0)}, on {device} ({kind})", {})
+        if noise.relative > WIDEST:
+            words = f"{noise.n} earlier starts differ by {noise.relative:.0%} about their mean"
+            why = {"low": round(noise.low, 3), "mean": round(noise.mean, 3), "launches": noise.n}
+            return GateResult("G5", Verdict.SKIP, f"{words}: they judge nothing", why)
         value = sum(found) / len(found)
         evidence: dict[str, object] = {
             "figure": FIGURE, "value": round(value, 3), "each": [round(v, 3) for v in found],

@@ -7,12 +7,14 @@ the controller never imports them to do work. `source` gives a script's text.
 from __future__ import annotations
 
 import ast
+from functools import cache
 from importlib import resources
 
 #: What is in one script with its importer once they are joined, or stands at the top already.
 _DROPPED = ("ddops.hostside", "__future__")
 
 
+@cache
 def joined(*names: str) -> str:
     """Several scripts as one, in this order: what one imports of another is there already.
 

@@ -20,12 +20,20 @@ class Wrong(Exception):
 
 
 def owner_ids(name):
-    if name is None:
-        return None
     try:
         return pwd.getpwnam(name).pw_uid, pwd.getpwnam(name).pw_gid
     except KeyError:
         raise Wrong("no user %s" % name) from None
+
+
+def ids_for(r, found):
+    """Whose a thing is to be: as asked, as before, else as its folder. None without root."""
+    if r.get("owner"):
+        return owner_ids(r["owner"])
+    if os.geteuid() != 0:
+        return None
+    found = found or os.stat(os.path.dirname(r["path"]))
+    return found.st_uid, found.st_gid
 
 
 def owner_name(found):
@@ -107,10 +115,13 @@ def do_dir(r):
             above = os.path.dirname(above)
         for folder in reversed(made):
             os.mkdir(folder, 0o755)
+            if os.geteuid() == 0:
+                over = os.stat(os.path.dirname(folder))
+                os.chown(folder, over.st_uid, over.st_gid)
         os.mkdir(path, 0o700)
     before = None if found is None else {"mode": stat.S_IMODE(found.st_mode), "uid": found.st_uid,
                                          "gid": found.st_gid}  # fmt: skip
-    ids = owner_ids(r.get("owner"))
+    ids = ids_for(r, found)
     if ids:
         os.chown(path, *ids)
     os.chmod(path, int(r["mode"], 8))
@@ -152,7 +163,7 @@ def look_file(r):
 
 def do_file(r):
     found, have = lstat(r["path"]), read(r["path"])
-    write_whole(r["path"], wanted(r), int(r["mode"], 8), owner_ids(r.get("owner")))
+    write_whole(r["path"], wanted(r), int(r["mode"], 8), ids_for(r, found))
     if have is None:
         return None
     return {"data": base64.b64encode(have).decode(), "mode": stat.S_IMODE(found.st_mode),
@@ -200,7 +211,7 @@ def do_line(r):
     have, found = read(r["path"]), lstat(r["path"])
     new, took = with_line(r, (have or b"").decode("utf-8", "surrogateescape"))
     mode = stat.S_IMODE(found.st_mode) if found else 0o644
-    ids = (found.st_uid, found.st_gid) if found and os.geteuid() == 0 else None
+    ids = ids_for(r, found)
     write_whole(r["path"], new.encode("utf-8", "surrogateescape"), mode, ids)
     return {"there": have is not None, "took": took}
 

@@ -8,6 +8,7 @@ also `${driver}` and `${driver_branch}`, filled in on the host from the driver t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -142,6 +143,13 @@ def read_setup(host: Host, lookup: Lookup) -> SetupTable:
 
 def parse_setup(path: Path) -> SetupTable:
     """Read and judge one file. Raises ConfigError with every fault in it."""
+    seen = path.stat()
+    return _parsed(path, seen.st_mtime_ns, seen.st_size)
+
+
+@lru_cache(maxsize=8)
+def _parsed(path: Path, _mtime_ns: int, _size: int) -> SetupTable:
+    """Many hosts of one run have one file."""
     document = read_toml(path)
     decoded = decode(document.data, SetupTable)
     faults = [*decoded.faults]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from ddops.errors import RefusedError
 from ddops.inventory.model import Host, Service
 from ddops.inventory.setup import read_setup
 from ddops.layout import HostLayout
@@ -16,7 +17,15 @@ from ddops.provision.code import CodeStep, EngineCode, engine_code
 from ddops.provision.envs import EnvRecipe, env_recipe
 from ddops.provision.setup import setup_steps
 from ddops.provision.side import HostSide, Query
-from ddops.provision.steps import DaemonStep, DirsStep, EnvStep, FileStep, PresentStep, TreeStep
+from ddops.provision.steps import (
+    DaemonStep,
+    DirsStep,
+    EnvStep,
+    FileStep,
+    MissingStep,
+    PresentStep,
+    TreeStep,
+)
 from ddops.provision.weights import SMALL_BYTES, Folder, WeightsStep, fetched, folder_bytes
 from ddops.render import render
 from ddops.transport import Transport
@@ -70,11 +79,16 @@ class Provision:
                      layout.hostside, state),
         ]  # fmt: skip
         steps += setup_steps(side, self.host, read_setup(self.host, self.lookup), self.lookup)
-        steps += self._env_steps(side)
+        try:
+            steps += self._env_steps(side)
+            last: list[Step] = []
+        except RefusedError as error:  # no lock for this engine: the rest is done all the same
+            last = [MissingStep("env", f"engine environment ({self.host.engine_env})", side, error)]
         for service in self.services:
             steps += self._weights(side, service)
         if self.host.supervisor == "process":
             steps += self._supervisor_steps(side)
+        steps += last
         side.expect([s.query() for s in steps if isinstance(s, Asking)])
         return steps
 

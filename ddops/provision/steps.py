@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddops.command import cmd
-from ddops.errors import CommandFailed, DdopsError
+from ddops.errors import CommandFailed, DdopsError, RefusedError
 from ddops.plan import Change, Proposal
 from ddops.provision.envs import EnvRecipe
 from ddops.provision.side import NOTHING, HostSide, Query
@@ -236,6 +236,22 @@ class PresentStep:
             why="the service names no model_source to copy it from",
             next="put it there, or set model_source in the service's file",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingStep:
+    """What ddops cannot make yet. It stands last: everything else is done before it is refused."""
+
+    id: str
+    title: str
+    side: HostSide
+    why: RefusedError
+
+    def observe(self) -> Proposal:
+        return Proposal(Change.UNKNOWN, (self.why.what, *([self.why.why] if self.why.why else [])))
+
+    def apply(self) -> None:
+        raise self.why
 
 
 def _mode(seen: object) -> str:

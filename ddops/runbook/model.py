@@ -34,7 +34,11 @@ class ParamTable(Struct, frozen=True, kw_only=True):
 
 
 class StepTable(Struct, frozen=True, kw_only=True):
-    """`[[steps]]`. `content` is the task that the team sees. All conditions of a list must hold."""
+    """`[[steps]]`. `content` is the task that the team sees. All conditions of a list must hold.
+
+    `each` names a parameter of type hosts. Steps that stand together with the same `each` are done
+    for one host after the other, all of them for the first before the second is begun.
+    """
 
     id: Name
     content: Text

@@ -61,6 +61,14 @@ def test_an_engine_from_a_patched_tree(lab: Project, host: HostView, tmp_path: P
     other.write_text(other.read_text() + "# by hand\n")
     by_hand = lab.run("tree", "verify", "lab3")
     assert (by_hand.rc, "sglang/_sim_args.py" in by_hand.err) == (1, True)
+    drifted = lab.run("drift", "lab3")
+    assert (drifted.rc, "edited by hand: sglang/_sim_args.py" in drifted.out) == (8, True), drifted
+    lab.profile("again", env={"PYTHONPATH": "${engine_dir}/tree"})
+    serving = host.serves()
+    refused = lab.run("deploy", "lab3", "--profile", "again")
+    assert refused.rc == 4, refused
+    assert "managed tree: edited by hand: sglang/_sim_args.py: ddops tree export" in refused.err
+    assert host.serves() == serving
     lab.ok("tree", "export", "lab3")
     series = (lab.root / "patches/sglang-0.5.23/series").read_text().split()
     assert series == ["0001-log.patch", "0002-Edits-made-by-hand.patch"]

@@ -121,6 +121,15 @@ def test_a_start_is_judged_by_three_earlier_ones(
         assert result.evidence["launches"] == 3
 
 
+def test_starts_that_differ_too_much_judge_nothing(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier(ledger, 100.0, 30.0, 65.0)
+    result, _ = gate(ledger, monkeypatch, (1.0, "", False))
+    assert result.verdict is Verdict.SKIP
+    assert "they judge nothing" in result.message
+
+
 def test_another_device_is_no_baseline(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     earlier(ledger, 100.0, 101.0, 99.0)
     monkeypatch.setattr("ddops.bench.runner.device_name", lambda _load: "8x B300")

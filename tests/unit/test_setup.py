@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from ddops.errors import ConfigError, DdopsError, RefusedError
+from ddops.events import ListReporter
 from ddops.inventory.model import Host, Origin
 from ddops.inventory.setup import SetupTable, parse_setup, read_setup
 from ddops.layout import HostLayout
 from ddops.model import Result
-from ddops.plan import Change
+from ddops.plan import Change, apply_plan, make_plan
+from ddops.provision import Provision
 from ddops.provision.setup import SetupStep, setup_manifest, setup_steps, undo_setup
 from ddops.provision.side import HostSide
 from ddops.transport import FakeTransport, LocalTransport
@@ -111,6 +113,23 @@ def test_files_are_done_once_and_undone_to_the_byte(
     assert everything(base) == before
     assert setup_manifest(side) == []
     assert undo_setup(side, "op", ids) == ([], [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_root_makes_belongs_to_whom_its_folder_belongs(
+    side: HostSide, tmp_path: Path, base: Path
+) -> None:
+    for path, uid in ((base, 1234), (base / "old", 4321)):
+        os.chown(path, uid, uid)
+    (step,) = steps_of(side, tmp_path, FILES)
+    step.apply()
+    owners = {str(p.relative_to(base)): p.lstat().st_uid for p in base.rglob("*")}
+    assert {k: v for k, v in owners.items() if k not in ("lines", "link")} == {
+        "a": 1234, "a/b": 1234, "a/conf": 1234, "fresh": 1234, "old": 4321,
+    }  # fmt: skip
+    assert owners["lines"] == 0, "as it was"
+    undo_setup(side, "op", setup_manifest(side))
+    assert (base / "old").stat().st_uid == 4321
 
 
 def test_what_was_changed_since_is_left(side: HostSide, tmp_path: Path, base: Path) -> None:
@@ -319,6 +338,25 @@ def test_the_shipped_files_are_right_and_bring_no_driver(side: HostSide) -> None
     )  # fmt: skip
     assert not [p for p in found["pcie"].package if "fabricmanager" in p.name]
     assert counts(found["cpu"]) | {"package": 0} == dict.fromkeys(counts(found["cpu"]), 0)
+
+
+def test_a_host_without_a_lock_for_its_engine_is_set_up_all_the_same(
+    side: HostSide, tmp_path: Path, base: Path
+) -> None:
+    (tmp_path / "setup").mkdir()
+    text = FILES.replace("BASE", str(base))
+    (tmp_path / "setup/gpu.toml").write_text(text)
+    there = host(side, engine_env="sglang", setup="gpu", python=sys.executable)
+    (tmp_path / "work").mkdir()
+    found = Provision(side.transport, there, [], lambda n: tmp_path / n, tmp_path / "work").steps()
+    plan = make_plan("here", found)
+    assert plan.rows[-1][0] == "env"
+    assert plan.rows[-1][2].change is Change.UNKNOWN
+    assert "no lock for a CUDA engine" in plan.rows[-1][2].lines[0]
+    with pytest.raises(RefusedError, match="not known"):
+        apply_plan(plan, found, report=ListReporter(), journal=lambda *_: None,
+                   stopped=lambda: False)  # fmt: skip
+    assert (base / "old").read_text() == "new\n"
 
 
 def test_a_recorded_host_and_a_lab_are_left_alone(side: HostSide) -> None:
