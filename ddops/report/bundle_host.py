@@ -15,7 +15,7 @@ from urllib.parse import quote
 from ddops.command import Secret, sh
 from ddops.deploy import look
 from ddops.deploy.host import ServiceOnHost
-from ddops.errors import DdopsError
+from ddops.errors import DdopsError, UnreachableError
 from ddops.report.bundle import Bundle
 from ddops.supervise import SystemdSupervisor
 from ddops.transport.files import read_file
@@ -32,9 +32,9 @@ def add_host(bundle: Bundle, target: ServiceOnHost) -> None:
     folder = f"hosts/{target.host.name}/{target.service.name}"
     try:
         learn_secrets(bundle, target)
+    except UnreachableError:
+        raise
     except (DdopsError, ValueError) as error:
-        if not isinstance(error, DdopsError):
-            error = DdopsError("a staged secret file cannot be read", why=str(error))
         bundle.without(
             folder, f"its secrets could not be read, so its texts could not be masked: {error}"
         )
