@@ -28,7 +28,8 @@ from ddops.board.show import Row, columns_for, matches, trouble
 from ddops.board.source import Source
 from ddops.board.widgets import Confirm, Help, Pane, Table
 
-TICK_S = 0.5
+#: Ages are shown in whole seconds; drawing a table anew costs more than all else here.
+TICK_S = 1.0
 PAGES = ("hosts", "host", "runs", "tasks", "events")
 LEAST = (60, 16)
 
