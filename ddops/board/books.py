@@ -30,9 +30,11 @@ _RUNS = """SELECT r.id, r.started AS at, coalesce(h.name, '') AS host,
   r.ttft_p50_ms AS ttft_ms, r.tpot_p50_ms AS tpot_ms,
   1.0 * r.commit_tokens / nullif(r.commit_steps, 0) AS "commit", r.reason
 FROM run r LEFT JOIN cell c ON c.ledger = r.ledger AND c.key = r.cell
-LEFT JOIN host h ON h.ledger = r.ledger AND h.id = r.host
+LEFT JOIN launch l ON l.ledger = r.ledger AND l.nonce = r.launch
+LEFT JOIN host h ON h.ledger = r.ledger AND h.id = coalesce(r.host, l.host)
 ORDER BY r.started DESC, r.seq DESC LIMIT ?"""
-_HAS_TASKS = "SELECT count(*) AS n FROM sqlite_schema WHERE type = 'table' AND name = 'task'"
+_HAS_TASKS = """SELECT count(*) AS n FROM sqlite_schema
+WHERE type IN ('table', 'view') AND name = 'task'"""
 _TASKS = """SELECT id, coalesce(runbook_run, '') AS run, content, priority, status,
   coalesce(owner, '') AS owner, coalesce(evidence, '') AS evidence,
   coalesce(updated_at, created_at, '') AS at FROM task ORDER BY id DESC LIMIT 500"""
