@@ -93,6 +93,7 @@ class Board(App[None]):
         self._words: dict[str, str] = {}
         self._by_trouble = False
         self.set_class(plain, "plain")
+        self.set_class(self.no_color, "colourless")
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")

@@ -102,7 +102,11 @@ def changes(old: HostState, new: HostState, at: float) -> Iterator[Event]:
         yield Event(at, name, f"answers again, after {lost:.0f} s")
     was, now = drift_word(old), drift_word(new)
     if now != was and was + now != "same":
-        yield Event(at, name, f"drift: {now}", bad=now == "drift")
+        odd = ", ".join(
+            r.what for r in (new.drift.rows if new.drift else ()) if r.verdict != "same"
+        )
+        words = {"drift": f"drifted: {odd}", "same": "no drift any more"}
+        yield Event(at, name, words.get(now, "whether it drifted is not known"), now == "drift")
     if old.look is None or new.look is None or old.look is new.look:
         return
     before, after = old.look.held, new.look.held
