@@ -61,15 +61,17 @@ def throttle_words(gpu: Gpu) -> str:
 
 
 def drift_word(state: HostState) -> str:
-    """`same`, `drift` or `?`, of the last look for it; empty before the first."""
+    """`same`, `drift` or `?`, of the last look for it; empty before the first, and of nothing."""
     if state.drift is None:
         return ""
     if state.drift.error:
         return "?"
+    if not state.drift.rows:
+        return ""  # nothing was released there: nothing can have drifted
     verdicts = {r.verdict for r in state.drift.rows}
     if "drift" in verdicts:
         return "drift"
-    return "?" if "unknown" in verdicts or not verdicts else "same"
+    return "?" if "unknown" in verdicts else "same"
 
 
 def ladder_now(seen: ServiceSeen) -> Iterator[tuple[str, Verdict, str]]:

@@ -96,6 +96,7 @@ def test_it_is_driven_by_keys_and_leaves_the_terminal_as_it_was(terminal: Termin
     terminal.keys("j", "j", "Enter")
     terminal.until(lambda t: "the process is gone" in t)
     terminal.keys("Escape")
+    terminal.until(lambda t: "Enter open" in t)  # Escape and / at once would be Alt-/
     terminal.keys("/", "o", "l", "d", "Enter")
     terminal.until(lambda t: "pcie-1" in t and "b300-1" not in t)
     terminal.keys("5")
