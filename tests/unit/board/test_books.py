@@ -114,7 +114,13 @@ def test_facts_are_judged_once(ledger: Path) -> None:
     reader = Reader(ledger, Redactor(), judge)
     first, again = reader.read(["simhost"], []), reader.read(["simhost"], [])
     assert asked == ["simhost"]
-    assert first == again
+    assert first is again, "nobody has written"
+    with Ledger.open(ledger, redactor=Redactor()) as book:
+        book.add_facts("simhost", {"driver": "580"}, digest=digest("g"), simulated=False)
+    third = reader.read(["simhost"], [])
+    assert third["hosts"]["simhost"]["findings"][0]["seen"] == "580"
+    assert asked == ["simhost", "simhost"]
+    assert reader.read(["simhost", "other"], []) is not third
 
 
 def test_tasks_are_those_of_the_runbooks(ledger: Path) -> None:
