@@ -100,9 +100,9 @@ def main() -> None:
         env = {"PATH": "/usr/bin:/bin", "HOME": folder, "TERM": "xterm-256color",
                "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}  # fmt: skip
         board = [sys.executable, "-m", "ddops", "board"]
-        paints = [first_paint(board, env, place) for _ in range(args.n)]
+        paints, cpu = zip(*(first_paint(board, env, place) for _ in range(args.n)), strict=True)
         keys, shares = live(board, env, place, args.keys, args.seconds)
-    report("first paint of 64 recorded hosts", {"first paint": paints}, "s", None)
+    report("first paint of 64 recorded hosts", {"first paint": paints, "CPU time": cpu}, "s", None)
     report("key to repaint while polling 64 hosts", {"key to repaint": keys}, "ms", None)
     report("cost of polling 64 hosts", {"of one core": shares}, "%", None)
     if args.json:
@@ -110,10 +110,11 @@ def main() -> None:
         Path(args.json).write_text(json.dumps(rows, indent=1))
 
 
-def first_paint(board: list[str], env: dict[str, str], place: Path) -> float:
+def first_paint(board: list[str], env: dict[str, str], place: Path) -> tuple[float, float]:
+    """Seconds until the screen is full, and of the processor's time until then."""
     screen = Screen([*board, "--demo"], env, place)
     try:
-        return screen.until(rb"b300-37 ")
+        return screen.until(rb"b300-37 "), screen.cpu_s()
     finally:
         screen.end()
 
@@ -141,7 +142,7 @@ def live(
 
 def press(screen: Screen, n: int) -> float:
     """Milliseconds from a key to the line that the cursor went to; down and up in turn."""
-    screen.rest(0.2 + 0.017 * (n % 11))  # not in step with the board's own half seconds
+    screen.rest(0.2 + 0.017 * (n % 11))  # not in step with the board's own seconds
     screen.text = b""
     began = time.perf_counter()
     os.write(screen.fd, b"j" if n % 2 == 0 else b"k")

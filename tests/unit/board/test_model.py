@@ -219,7 +219,7 @@ def test_drift_has_an_age_of_its_own() -> None:
 
     made = fleet((0, Kind.LOOK, look()), (1, Kind.DRIFT, rows("drift")))
     assert (show.drift(row(made, 6)).text, show.drift(row(made, 6)).tone) == ("drift 5s", Tone.BAD)
-    assert "drift: drift" in [e.text for e in made.events]
+    assert "drifted: argv" in [e.text for e in made.events]
     made = fleet((0, Kind.LOOK, look()), (1, Kind.DRIFT, rows("same")))
     assert show.drift(row(made, 6)).text == "same 5s"
     assert not made.events
