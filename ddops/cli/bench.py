@@ -88,7 +88,7 @@ def concurrency(
     _deployed(app, "concurrency", target, limit, exclude, levels_option(levels), repeats, as_json)
 
 
-@bench.command()
+@bench.command(short_help="Configurations compared: deployed, gated, measured.")
 @targets(required=True)
 @click.option("--dry-run", is_flag=True, help="Show the cells and starts; touch nothing.")
 @yes
