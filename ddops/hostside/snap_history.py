@@ -83,7 +83,8 @@ def patches(git, commits, allow):
     out, total = [], 0
     for number, commit in enumerate(commits, 1):
         text = git.theirs("format-patch", "-1", "--root", "--stdout", "--no-signature",
-                          "--full-index", "--binary", commit)  # fmt: skip
+                          "--full-index", "--binary", "--src-prefix=a/", "--dst-prefix=b/",
+                          commit)  # fmt: skip
         message, *files = re.split(rb"^(?=diff --git )", text, flags=re.MULTILINE)
         guard(commit, b"", message)
         for part in files:
