@@ -109,6 +109,7 @@ def sweep(
     ddops bench sweep lab
     """
     from ddops.bench.prompts import read_prompts
+    from ddops.bench.runner import settled
     from ddops.deploy import Stop, on_interrupt
     from ddops.errors import DdopsError
     from ddops.inventory.suites import arms_of, find_suite
@@ -145,8 +146,9 @@ def sweep(
                     )
         except DdopsError:
             shown.close()
-            show(done, as_json)  # what is stored is told, however it ends
+            show(settled(book, done), as_json)  # what is stored is told, however it ends
             raise
+        done = settled(book, done)
     show(done, as_json)
     end(done, stop.asked)
 
@@ -231,7 +233,7 @@ def _deployed(
     from ddops import lock
     from ddops.bench.plan import Point
     from ddops.bench.prompts import read_prompts
-    from ddops.bench.runner import Bench
+    from ddops.bench.runner import Bench, settled
     from ddops.clock import SystemClock
     from ddops.deploy import Stop, on_interrupt
     from ddops.inventory.suites import find_suite
@@ -255,6 +257,7 @@ def _deployed(
                 for measured in work.measure(wanted, list(rounds), lambda _: True):
                     done.append(measured)
                     shown.ended(measured, eta.done + 1, eta.total, eta.step())
+        done = settled(book, done)
     show(done, as_json)
     end(done, stop.asked)
 
