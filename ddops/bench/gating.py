@@ -189,7 +189,7 @@ class Gatekeeper:
             for g in self.ledger.gates(proof.nonce)
             if g.verdict is Verdict.FAIL and g.name in names
         }
-        words = "another start is needed, this one has numbers no more"
+        words = "numbers of this start do not count, measure another one"
         return [
             Finding(Status.INVALID, "gate", f"{name} failed on this start before ({m}): {words}")
             for name, m in found.items()
