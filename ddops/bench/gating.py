@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddops.bench.answer import Load
@@ -75,7 +75,9 @@ class Gatekeeper:
             results.append(self._sampled(proof))
         if set(listed) & set(_TEXT):
             results += self._text(proof, [g for g in _TEXT if g in listed])
+        earlier = self._failed_before(proof, {r.name for r in results})
         ids, against = self._graded(proof) if "coding" in listed else ([], [])
+        against += earlier
         for result in results:
             ids.append(
                 self.ledger.add_gate(result, deployment=proof.launch.deployment, launch=proof.nonce)
@@ -184,6 +186,19 @@ class Gatekeeper:
         said = f"says {found[-1].verdict.value}" if found else "was not asked of this start"
         words = f"coding {said}; ddops bench coding {self.target.host.name}"
         return [], [Finding(Status.INVALID, "gate", words)]
+
+    def _failed_before(self, proof: Proof, names: Collection[str]) -> list[Finding]:
+        """Gates of these names that failed on this very start: the ledger counts no run of it."""
+        found = {
+            g.name: g.message
+            for g in self.ledger.gates(proof.nonce)
+            if g.verdict is Verdict.FAIL and g.name in names
+        }
+        words = "numbers of this start do not count, measure another one"
+        return [
+            Finding(Status.INVALID, "gate", f"{name} failed on this start before ({m}): {words}")
+            for name, m in found.items()
+        ]
 
     def _tell(self, result: GateResult) -> None:
         level = Level.INFO if result.verdict is Verdict.PASS else Level.WARN

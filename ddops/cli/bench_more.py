@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.cli.app import App
 
 
-@click.command()
+@click.command(short_help="HumanEval, answered by a server, run in a sandbox.")
 @targets(required=True)
 @click.option(
     "--route",
@@ -105,7 +105,7 @@ def _end_coding(done: list[tuple[str, Outcome]]) -> None:
         )
 
 
-@click.command()
+@click.command(short_help="Is A better than B? Both are runs or cells.")
 @click.argument("a")
 @click.argument("b")
 @click.option("--figure", default="output_tps", show_default=True, help="What is compared.")
@@ -162,7 +162,7 @@ def _comparison(found: Comparison) -> dict[str, object]:
     }
 
 
-@click.command()
+@click.command(short_help="Is a run worse than its history explains?")
 @click.argument("run")
 @click.option("--figure", default="output_tps", show_default=True, help="What is judged.")
 @as_json

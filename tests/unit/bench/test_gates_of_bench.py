@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,9 +27,13 @@ from ddops.bench.exactness import (
     tie_plan,
 )
 from ddops.bench.plan import Where
+from ddops.bench.runner import Measured, settled
 from ddops.bench.sampled import judge_sampled, sampling_plan, scores, scoring_plan
+from ddops.command import Redactor
 from ddops.gates import nearness
-from ddops.model import Verdict
+from ddops.ledger import Cell, Ledger, Status
+from ddops.model import GateResult, Verdict
+from tests.ledgers import make_ledger
 from tests.unit.bench.support import load
 
 WANT = tuple(range(100, 148))
@@ -297,3 +302,19 @@ def test_scores_are_of_the_answers_tokens_alone() -> None:
     assert plan.requests[0].body["input_ids"] == [4, 5, 7, 8]
     assert plan.requests[0].body["logprob_start_len"] == 1
     assert len(sampling_plan(WHERE, REFERENCES, 5.0).requests) == 16
+
+
+def test_a_run_that_a_later_gate_took_back_is_shown_so(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    make_ledger(path, runs=8, samples=16)
+    with Ledger.open(path, redactor=Redactor()) as ledger:
+        run = ledger.runs()[0]
+        cell = Cell(suite="concurrency", vary={}, fix={})
+        shown = Measured(run.id, cell, "x", 1, 1, Status.VALID, "", None)
+        assert settled(ledger, [shown]) == [shown]
+        (start,) = ledger.query("SELECT deployment FROM launch WHERE nonce = ?", [run.launch])
+        failed = GateResult("exactness", Verdict.FAIL, "made up")
+        ledger.add_gate(failed, deployment=str(start["deployment"]), launch=run.launch)
+        (after,) = settled(ledger, [shown])
+    assert after.status is Status.INVALID
+    assert "afterwards" in after.reason
