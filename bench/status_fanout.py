@@ -6,7 +6,7 @@
 Both are whole command lines, with as many hosts side by side, on hosts that are provisioned and
 serve nothing; each has its own sshd with a strict key. `true` does nothing on the host, status runs
 our observer there. The warm command is `true` over one connection that is open, ours and OpenSSH's
-with ControlMaster (a process of its own each). Rounds are interleaved.
+with ControlMaster (a process of its own each), to a plain sshd. Rounds are interleaved.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from measure import machine
 
 from ddops.command import cmd
+from ddops.lab.host import find_sshd, free_port
 from ddops.transport import ConnectPolicy, SshTarget
 from ddops.transport.ssh import SshTransport
 
@@ -48,7 +50,11 @@ def main() -> None:
         ddops(folder, args, "lab", "up", *words)
         ddops(folder, args, "provision", "lab")
         rows, loads = measure(folder, args)
-        warm = {"ddops": warm_ours(folder, args), "OpenSSH, ControlMaster": warm_ssh(folder, args)}
+        with plain_sshd(folder):
+            warm = {
+                "ddops": warm_ours(folder, args),
+                "OpenSSH, ControlMaster": warm_ssh(folder, args),
+            }
     finally:
         ddops(folder, args, "lab", "down")
         shutil.rmtree(folder)
@@ -99,8 +105,37 @@ def call(words: list[str], folder: Path, env: dict[str, str], stdin: bytes = b""
         raise SystemExit(f"{words}: {done.returncode}\n{done.stdout.decode()[-2000:]}")
 
 
+@contextmanager
+def plain_sshd(folder: Path) -> Iterator[None]:
+    """`lab1` once more as `plain`, without the lab's login: that starts four programs a command."""
+    host = folder / ".ddops/lab/hosts/lab1"
+    lines = (host / "sshd_config").read_text().splitlines()
+    address = next(line.split()[1].split(":")[0] for line in lines if line.startswith("Listen"))
+    port = free_port(address)
+    changed = {"ListenAddress": f"{address}:{port}", "PidFile": str(folder / "plain.pid")}
+    kept = [line for line in lines if not line.startswith(("ForceCommand", *changed))]
+    config = folder / "plain_sshd_config"
+    config.write_text("\n".join([*kept, *(f"{k} {v}" for k, v in changed.items()), ""]))
+    key = (host / "hostkey.pub").read_text()
+    (folder / "plain_known").write_text(f"[{address}]:{port} {key}")
+    (folder / "plain_ssh_config").write_text(
+        f"Host plain\n HostName {address}\n Port {port}\n UserKnownHostsFile"
+        f" {folder / 'plain_known'}\n IdentityFile {folder / '.ddops/lab/id_ed25519'}\n"
+        " IdentitiesOnly yes\n StrictHostKeyChecking yes\n"
+    )
+    sshd = subprocess.Popen(
+        [find_sshd(), "-D", "-f", str(config), "-E", str(folder / "plain.log")]
+    )  # fmt: skip
+    try:
+        time.sleep(0.5)
+        yield
+    finally:
+        sshd.terminate()
+        sshd.wait(10)
+
+
 def warm_ours(folder: Path, args: argparse.Namespace) -> list[float]:
-    target = SshTarget("lab1", "lab1", folder / ".ddops/lab/ssh_config", None)
+    target = SshTarget("plain", "plain", folder / "plain_ssh_config", None)
     out = []
     with SshTransport(target, ConnectPolicy()) as transport:
         transport.run(cmd("true"))
@@ -112,15 +147,15 @@ def warm_ours(folder: Path, args: argparse.Namespace) -> list[float]:
 
 
 def warm_ssh(folder: Path, args: argparse.Namespace) -> list[float]:
-    config, socket = str(folder / ".ddops/lab/ssh_config"), str(folder / "s")
+    config, socket = str(folder / "plain_ssh_config"), str(folder / "s")
     shared = ["ssh", "-F", config, "-S", socket]
-    call([*shared, "-M", "-f", "-N", "-o", "ControlPersist=60", "lab1"], folder, {})
+    call([*shared, "-M", "-f", "-N", "-o", "ControlPersist=60", "plain"], folder, {})
     out = []
     for _ in range(args.warm):
         began = time.perf_counter()
-        call([*shared, "lab1", "true"], folder, {})
+        call([*shared, "plain", "true"], folder, {})
         out.append((time.perf_counter() - began) * 1000)
-    call([*shared, "-O", "exit", "lab1"], folder, {})
+    call([*shared, "-O", "exit", "plain"], folder, {})
     return out
 
 

@@ -34,7 +34,8 @@ def main(argv):
     files = release_files(os.path.join(service or "", "releases", release)) if release else {}
     lock = lock_of(files)
     env = os.path.join(spec["engine_dir"], "env", lock[:12]) if lock else only_env(spec)
-    tree = spec["tree"] or find_tree(spec["engine_dir"], env)
+    place = code_place(files)
+    tree = spec["tree"] or find_tree(spec["engine_dir"], env, place)
     answer = {
         "schema": SCHEMA,
         "now": time.time(),
@@ -47,7 +48,7 @@ def main(argv):
         "env": read_json(os.path.join(env, "env.json")) if env else None,
         "env_path": env,
         "inputs": inputs(os.path.join(state, "inputs", lock[:12])) if lock else None,
-        "code": code(files),
+        "code": code(place),
         "launch": read_json(os.path.join(service, "run", "launch.json")) if service else None,
         "models": models(os.path.join(spec["engine_dir"], "models")),
         "git": own_repository(tree) if tree else None,
@@ -88,21 +89,31 @@ def lock_of(files):
         return None
 
 
-def code(files):
-    """Engine and series of the patched code that the release runs, or None where it runs none."""
+def code_place(files):
+    """The folder of patched code that the release runs, or None where it runs none."""
     try:
-        paths = json.loads(files["launch.json"])["env"]["PYTHONPATH"].split(":")
+        path = json.loads(files["launch.json"])["env"]["PYTHONPATH"].split(":")[0]
     except (KeyError, ValueError, TypeError):
         return None
-    told = read_json(os.path.join(paths[0], "code.json"))
-    return told and {key: told[key] for key in ("engine", "series", "patches")}
+    return path if os.path.exists(os.path.join(path, "code.json")) else None
 
 
-def find_tree(engine_dir, env):
-    """The managed tree, else the package the environment runs (also one installed editable)."""
+def code(place):
+    """Engine and series of that code."""
+    told = place and read_json(os.path.join(place, "code.json"))
+    return {key: told[key] for key in ("engine", "series", "patches")} if told else None
+
+
+def find_tree(engine_dir, env, place=None):
+    """The managed tree, else the package that runs: patched code, or the environment's own.
+
+    The environment's own may be one that was installed editable.
+    """
     managed = os.path.join(engine_dir, "tree")
     if os.path.isdir(managed):
         return managed
+    if place is not None:
+        return os.path.join(place, "sglang")
     if env is None:
         return None
     for site in glob.glob(os.path.join(glob.escape(env), "lib", "python3*", "site-packages")):

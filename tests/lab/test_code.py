@@ -11,6 +11,7 @@ import pytest
 
 from tests.lab.harness import HostView, Project
 from tests.lab.looking import files_below
+from tests.lab.test_snapshot import destroy
 from tests.unit.snapshot.conftest import git
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -158,3 +159,30 @@ def test_a_half_made_folder_is_made_anew(project: Project, host: HostView, tmp_p
     project.ok("provision", "lab1")
     assert code_dirs(host) == [code]
     assert (code / FILE).read_text().startswith("# patched\n")
+
+
+@pytest.mark.skipif(shutil.which("restic") is None, reason="needs restic")
+def test_patched_code_comes_back_from_a_snapshot_with_its_series(
+    project: Project, host: HostView, tmp_path: Path
+) -> None:
+    """Destroyed, and the project's patches gone too: the record alone says how it was made."""
+    write_patch(project, host, tmp_path / "work")
+    project.ok("provision", "lab1")
+    project.ok("deploy", "lab1")
+    (code,) = code_dirs(host)
+    edited = code / "sglang/_sim_text.py"
+    edited.write_text(edited.read_text() + "# tuned by hand\n")
+    was, series = host.serves(), content(host)["series"]
+    taken = project.ok("snapshot", "lab1", "--json").json
+    assert isinstance(taken, list)
+    destroy(host)
+    shutil.rmtree(project.root / "patches")
+    project.ok("restore", str(taken[0]["id"]), "--to", "lab1")
+    assert host.serves() == was
+    assert content(host)["series"] == series
+    assert code_dirs(host) == [code]
+    assert (code / FILE).read_text().startswith("# patched\n")
+    assert edited.read_text().endswith("# tuned by hand\n")
+    drifted = project.run("drift", "lab1")
+    assert "changed by hand: sglang/_sim_text.py" in drifted.out
+    host.forget()

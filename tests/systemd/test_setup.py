@@ -55,7 +55,7 @@ pack() {
     [ -z "$2" ] || printf 'Depends: %s\n' "$2"
     printf 'Description: made for a test\n'
   } > b/DEBIAN/control
-  dpkg-deb -q -b b "$1.deb" >/dev/null
+  dpkg-deb -b b "$1.deb" >/dev/null
   {
     cat b/DEBIAN/control
     printf 'Filename: ./%s.deb\nSize: %s\n' "$1" "$(stat -c %s "$1.deb")"
