@@ -101,8 +101,8 @@ class Measure:
                 return result
         if found:
             return result
-        verdict, words = (Verdict.FAIL, wrong) if wrong else (Verdict.SKIP, bad)
-        return GateResult("G5", verdict, f"not measured: {words[-1]}", {"why": [*wrong, *bad]})
+        verdict, said = (Verdict.FAIL, wrong) if wrong else (Verdict.SKIP, bad)
+        return GateResult("G5", verdict, f"not measured: {said[-1]}", {"why": [*wrong, *bad]})
 
     def _launches(self) -> int:
         family = self.bench.cell(self.release, self.point).family
