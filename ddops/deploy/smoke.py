@@ -32,6 +32,8 @@ FIGURE = "output_tps"
 FEWEST = 3
 #: A bound as wide as this part of the mean lets everything pass.
 WIDEST = 0.5
+#: Rules of a run's validity that speak of the engine's answers; others speak of the measuring.
+WRONG = ("identity", "requests", "output length", "counts", "degenerate")
 #: A first figure below the bound is not believed alone.
 TRIES = 3
 
@@ -83,16 +85,15 @@ class Measure:
         self.bench.report.emit(Event("gate", words, host))
         found: list[float] = []
         bad: list[str] = []
-        wrong = False
+        wrong: list[str] = []
         for n in range(1, TRIES + 1):
             try:
-                value, why, invalid, load = self._once(seen, n)
+                value, why, at_fault, load = self._once(seen, n)
             except CommandFailed as error:
                 bad.append(error.what)
                 continue
             if value is None:
-                bad.append(why)
-                wrong = wrong or invalid
+                (wrong if at_fault else bad).append(why)
                 continue
             found.append(value)
             result = self._judge(load, found)
@@ -100,8 +101,8 @@ class Measure:
                 return result
         if found:
             return result
-        verdict = Verdict.FAIL if wrong else Verdict.SKIP
-        return GateResult("G5", verdict, f"not measured: {bad[-1]}", {"why": bad})
+        verdict, said = (Verdict.FAIL, wrong) if wrong else (Verdict.SKIP, bad)
+        return GateResult("G5", verdict, f"not measured: {said[-1]}", {"why": [*wrong, *bad]})
 
     def _launches(self) -> int:
         family = self.bench.cell(self.release, self.point).family
@@ -122,7 +123,8 @@ class Measure:
         value = numbers.output_tps if numbers is not None else None
         if against or value is None:
             why = "; ".join(map(str, against)) or "no window"
-            return None, why, any(f.status is Status.INVALID for f in against), load
+            at_fault = any(f.status is Status.INVALID and f.rule in WRONG for f in against)
+            return None, why, at_fault, load
         return value, "", False, load
 
     def _judge(self, load: Load, found: list[float]) -> GateResult:

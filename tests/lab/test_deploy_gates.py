@@ -86,17 +86,17 @@ def test_a_slow_start_fails_against_three_earlier_ones(lab: Project, serving: Ho
         lab.service(profile='"paced"', served_model_name=f'"m{number}"')
 
     try:
-        serving.fault(step_ms=20, prefill_ms=8)
+        serving.fault(step_ms=40, prefill_ms=8)
         next_release(0)
         lab.ok("deploy", serving.name)
         skip = gates(serving)["G5"]
         lab.ok("bench", "smoke", serving.name)
         steady(lab, 2)
-        serving.fault()  # faster is no regression
+        serving.fault(step_ms=8, prefill_ms=8)  # faster is no regression
         next_release(1)
         lab.ok("deploy", serving.name)
         passed, before = gates(serving)["G5"], serving.serves()
-        serving.fault(step_ms=150, prefill_ms=8)
+        serving.fault(step_ms=200, prefill_ms=8)
         next_release(2)
         done = lab.run("deploy", serving.name)
     finally:

@@ -106,6 +106,12 @@ def test_fewer_than_three_starts_judge_nothing(
         ([(60.0, "", False), (140.0, "", False)], Verdict.PASS, 2, "100.0 tok/s"),
         ([(None, "void: noise", False)] * 3, Verdict.SKIP, 3, "not measured: void: noise"),
         ([(None, "invalid: 3 failed", True)] * 3, Verdict.FAIL, 3, "not measured: invalid"),
+        (
+            [(None, "buffered: fast", False), (None, "requests: 1", True), (None, "noise", False)],
+            Verdict.FAIL,
+            3,
+            "not measured: requests: 1",
+        ),
         ([(None, "lost", False), (100.0, "", False)], Verdict.PASS, 2, "not below"),
     ],
 )
