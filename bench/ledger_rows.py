@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.measure import report
 from ddops.command import Redactor
 from ddops.ledger import Cell, Device, Identity, Ledger, NewRun, Scope, Status
+from ddops.model import GateResult, Verdict
 from tests.ledgers import BAD_TREE, START, make_ledger, samples_of
 
 QUESTIONS = {
@@ -33,6 +35,7 @@ QUESTIONS = {
     "valid runs, whole": "SELECT * FROM valid_run",
     "cell_summary": "SELECT * FROM cell_summary",
     "conclusion": "SELECT * FROM conclusion",
+    "all runs, whole (no view)": "SELECT * FROM run",
     "samples of a run": "SELECT * FROM sample WHERE run = (SELECT id FROM run)",
 }
 
@@ -84,6 +87,20 @@ def ask(path: Path, repeats: int) -> dict[str, list[float]]:
     return out
 
 
+def conclude(ledger: Ledger, runs: list[str]) -> None:
+    """A hundred conclusions, which name every run once."""
+    for n in range(100):
+        ledger.add_finding("report", "k26", f"finding {n}", runs[n::100], by="bench")
+
+
+def spoil(ledger: Ledger) -> None:
+    """One start whose gate failed later, and a tree that was withdrawn."""
+    (start,) = ledger.query("SELECT nonce, deployment FROM launch ORDER BY seq DESC LIMIT 1")
+    failed = GateResult("exactness", Verdict.FAIL, "made up")
+    ledger.add_gate(failed, deployment=str(start["deployment"]), launch=str(start["nonce"]))
+    ledger.retract(Scope.TREE, BAD_TREE, reason="bench", by="bench")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Rows in, checks, and answers of the ledger.")
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -101,14 +118,24 @@ def main() -> None:
         big = args.keep or Path(folder) / "big.db"
         if not big.exists():
             make_ledger(big, runs=args.runs, samples=args.rows)
+        with Ledger.open(big, redactor=Redactor()) as ledger:
+            if not ledger.conclusions():
+                every = [str(r["id"]) for r in ledger.query("SELECT id FROM run", max_rows=10**6)]
+                conclude(ledger, every)
         before = ask(big, args.repeats)
-        report(f"questions at {args.rows} samples, {args.runs} runs", before, "ms", args.json)
+        size = f"at {args.rows} samples, {args.runs} runs, 100 conclusions"
+        report(f"questions {size}", before, "ms", args.json)
+        faulty = Path(folder) / "faulty.db"
+        shutil.copyfile(big, faulty)
+        with Ledger.open(faulty, redactor=Redactor()) as ledger:
+            spoil(ledger)
+        report(f"the same with a failed gate and a tree withdrawn, {size}",
+               ask(faulty, args.repeats), "ms", None)  # fmt: skip
         small = Path(folder) / "small.db"
         ids = make_ledger(small, runs=1000, samples=100_000)
         with Ledger.open(small, redactor=Redactor()) as ledger:
             rows = ledger.head().seq
-            for n in range(100):
-                ledger.add_finding("report", "k26", f"finding {n}", ids[n::100], by="bench")
+            conclude(ledger, ids)
             wall, cpu = timed(args.repeats, ledger.verify)
             checks = {"verify": [rows / w * 1000 for w in wall]}
             checks["verify (CPU)"] = [rows / c * 1000 for c in cpu]

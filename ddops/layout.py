@@ -2,6 +2,7 @@
 
 <engine_dir>/
   env/<digest12>/             an engine environment; `env.json` marks it complete
+  code/<digest12>/            an environment's engine package with a series of patches on it
   models/<name>/              weights, by name
   tree/                       an SGLang source tree, where the host has one of ddops' own
   .ddops/                     the host's own state, 0700
@@ -87,6 +88,10 @@ class HostLayout:
 
     def env(self, digest: str) -> str:
         return f"{self.engine_dir}/env/{digest[:12]}"
+
+    def code(self, digest: str) -> str:
+        """Patched engine code, in front of its environment's own on PYTHONPATH."""
+        return f"{self.engine_dir}/code/{digest[:12]}"
 
     def service(self, name: str) -> ServiceLayout:
         return ServiceLayout(f"{self.state}/services/{name}")

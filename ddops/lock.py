@@ -30,7 +30,9 @@ STALE_S = 60.0
 
 _TAKE = """
 set -u; umask 077; lock=$1; new="$1.$2"
-mkdir -p "$(dirname "$lock")" && mkdir "$new" || exit 1
+state=$(dirname "$lock")
+# The folder above is no secret: others read environments and weights there.
+(umask 022; mkdir -p "$(dirname "$state")") && mkdir -p "$state" && mkdir "$new" || exit 1
 cat > "$new/owner.json" && : > "$new/heartbeat" || exit 1
 if mv -T "$new" "$lock" 2>/dev/null; then exit 0; fi
 rm -rf "$new"; [ -d "$lock" ] && exit 75; exit 1
@@ -145,6 +147,11 @@ def read(transport: Transport, layout: HostLayout) -> Held | None:
             f"{transport.host}: the lock cannot be read", rc=done.rc, stderr=done.err
         )
     text, _, age = done.out.strip().rpartition("\n")
+    return parse_held(text, age)
+
+
+def parse_held(text: str, age: str) -> Held:
+    """A lock that is held, from its owner's file and the seconds since its last heartbeat."""
     try:
         owner = Owner(**json.loads(text))
     except (ValueError, TypeError):

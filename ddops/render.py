@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from jinja2 import StrictUndefined, TemplateError, UndefinedError
@@ -34,6 +35,12 @@ def render(lookup: Lookup, name: str, values: Mapping[str, object]) -> str:
 
 def render_text(text: str, values: Mapping[str, object]) -> str:
     """Render template text. A value with a line break cannot enter at all."""
+    return _environment().from_string(text).render(dict(values))
+
+
+@cache
+def _environment() -> ImmutableSandboxedEnvironment:
+    """Made once: many hosts are rendered in one run."""
     env = ImmutableSandboxedEnvironment(
         undefined=StrictUndefined,
         keep_trailing_newline=True,
@@ -43,7 +50,7 @@ def render_text(text: str, values: Mapping[str, object]) -> str:
         finalize=_one_line,
     )
     env.filters["shq"] = lambda value: shlex.quote(str(value))
-    return env.from_string(text).render(dict(values))
+    return env
 
 
 def _one_line(value: object) -> object:

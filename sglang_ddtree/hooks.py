@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,23 @@ def validate_request(
     return request_refusal(req)
 
 
+#: Target workers whose model keeps no state but its keys and values.
+_stateless: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def stateless(target_worker: Any) -> None:
+    """Say that this worker's model has no linear attention: it was looked at once."""
+    _stateless.add(target_worker)
+
+
+def commit_states(
+    original: Callable[..., None], target_worker: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Spare a search of the model's configuration at every step, whose answer is known."""
+    if target_worker not in _stateless:
+        original(target_worker, *args, **kwargs)
+
+
 HOOKS: tuple[tuple[str, Callable[..., Any]], ...] = (
     (
         "sglang.srt.model_executor.model_runner.ModelRunner._decode_cuda_graph_runner_cls",
@@ -59,6 +77,10 @@ HOOKS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ),
     ("sglang.srt.speculative.spec_info.create_dummy_verify_input", dummy_verify_input),
     ("sglang.srt.speculative.dflash_utils.validate_dflash_request", validate_request),
+    (
+        "sglang.srt.speculative.eagle_worker_common.commit_mamba_states_after_verify",
+        commit_states,
+    ),
 )
 
 

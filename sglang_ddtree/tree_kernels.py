@@ -211,7 +211,7 @@ def search(
         raise ValueError(f"the tree kernel holds at most {MAX_WIDTH} nodes, got a width of {width}")
     bs, depth_max, k = topk_ids.shape
     device = topk_ids.device
-    nodes = torch.empty((6, bs, width), dtype=torch.int64, device=device)
+    nodes = torch.empty((6, bs, width), dtype=torch.int64, device=device).unbind(0)
     mask = torch.empty((bs, width, width), dtype=torch.bool, device=device)
     active = torch.empty((bs,), dtype=torch.int64, device=device)
     sorted_cost = torch.empty((bs, depth_max, k), dtype=torch.float32, device=device)
@@ -224,7 +224,7 @@ def search(
             prefix_lens.contiguous(),
             sorted_cost,
             sorted_id,
-            *nodes.unbind(0),
+            *nodes,
             mask,
             active,
             mask if tail is None else tail,
@@ -239,7 +239,7 @@ def search(
             TAIL=tail is not None,
             num_warps=1,
         )
-    tokens, parents, depths, positions, next_token, next_sibling = nodes.unbind(0)
+    tokens, parents, depths, positions, next_token, next_sibling = nodes
     return TreeBatch(
         tokens=tokens,
         parents=parents,

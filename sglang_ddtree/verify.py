@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -54,15 +55,20 @@ def mask_of(tree: TreeBatch, flat: Tensor | None, backend: Any) -> Tensor:
     return buffer
 
 
+@lru_cache(maxsize=256)
+def node_rows(bs: int, width: int, device: torch.device) -> Tensor:
+    """The row of each node in the whole batch [bs, width]; never written."""
+    return torch.arange(bs * width, device=device).view(bs, width)
+
+
 def verify_input(tree: TreeBatch, mask: Tensor, plan: Any) -> EagleVerifyInput:
     """SGLang's own verify input, filled from a tree of any shape."""
     bs, width = tree.tokens.shape
-    rows = torch.arange(bs * width, device=tree.tokens.device).view(bs, width)
     return EagleVerifyInput(
         draft_token=tree.tokens.reshape(-1),
         custom_mask=mask,
         positions=tree.positions.reshape(-1),
-        retrieve_index=rows,
+        retrieve_index=node_rows(bs, width, tree.tokens.device),
         retrieve_next_token=tree.next_token.contiguous(),
         retrieve_next_sibling=tree.next_sibling.contiguous(),
         retrieve_cum_len=None,

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 import torch
+from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.lora.layers import unwrap_lora_layer
 from sglang.srt.managers.scheduler import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import (
@@ -31,11 +32,11 @@ from torch import Tensor
 
 from sglang_ddtree import cpu_sampling
 from sglang_ddtree.args import DDTreeConfigError, tree_config
-from sglang_ddtree.hooks import assert_applied
+from sglang_ddtree.commit import Accepted, accepted, move
+from sglang_ddtree.hooks import assert_applied, stateless
 from sglang_ddtree.metrics import StepLog
 from sglang_ddtree.topk_head import CandidateSampler, candidates, drafted_rows
 from sglang_ddtree.tree import build_tree
-from sglang_ddtree.tree_types import TreeBatch
 from sglang_ddtree.verify import BRANCHING, full_mask, mask_of, verify_input
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class DDTreeWorkerV2(DFlashWorkerV2):
             )
         self._plan_stream, self._plan_stream_ctx = get_plan_stream(self.device)
         self._fill_prefix = bool(get_exec().deterministic.enable_deterministic_inference)
+        self._mask_blocks: Tensor | None = None
         self.steps = StepLog.from_environ(os.environ, self.tree)
         if torch.device(self.device).type == "cpu":
             cpu_sampling.install()
@@ -85,6 +87,8 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         runner = self.target_worker.model_runner
         if (runner.sliding_window_size or 0) > 0:
             logger.warning("DDTREE: a window counts a tree's rows by index, not by depth")
+        if mambaish_config(runner.model_config) is None:
+            stateless(self.target_worker)
         if self._need_mamba_verify_commit:
             logger.warning("DDTREE: trees over linear attention layers were never measured here")
 
@@ -140,7 +144,7 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         backend = self.target_worker.model_runner.attn_backend
         flat = full_mask(batch, backend, self.tree.width, fill_prefix=self._fill_prefix)
         tree = build_tree(
-            block_ids[:, 0], ids, logprobs, prefix_lens,
+            draft_input.bonus_tokens.view(-1), ids, logprobs, prefix_lens,
             budget=self.tree.budget, width=self.tree.width, mask_tail=flat,
         )  # fmt: skip
         batch.spec_info = verify_input(tree, mask_of(tree, flat, backend), plan)
@@ -155,13 +159,19 @@ class DDTreeWorkerV2(DFlashWorkerV2):
             num_draft_tokens=self.tree.width,
             device=self.device,
             metadata_ready_pre_pad=False,
-            finalize_tree_path=True,
+            finalize_tree_path=False,  # done here, in few launches
             grammar_barrier=grammar_barrier,
         )
+        path = accepted(
+            result.accept_index, result.next_token_ids, plan.write_virtual,
+            self._draft_write_ids(plan), positions,
+        )  # fmt: skip
+        move(path, self.model_runner.token_to_kv_pool_allocator)
+        result.next_token_ids = path.tokens
         if on_publish is not None:
             on_publish(result.new_seq_lens)
         self.steps.record(tree, result)
-        self._commit_to_drafter(result, plan, positions, tree)
+        self._commit_to_drafter(result, path)
         result.next_draft_input = make_draft_input_v2(
             bonus_tokens=result.next_draft_input.bonus_tokens, new_seq_lens=result.new_seq_lens
         )
@@ -174,9 +184,7 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         cache, the target all of them. Its slots are reserved by the engine's draft width.
         """
         bs = len(batch.seq_lens)
-        block_ids = torch.full(
-            (bs, self.tree.block), int(self._mask_token_id), dtype=torch.int64, device=self.device
-        )
+        block_ids = self._blocks(bs)
         positions = torch.empty((bs, self.tree.width), dtype=torch.int64, device=self.device)
         plan = self.target_worker.model_runner.kv_index_translator.plan_uniform_extend(
             req_pool_indices=batch.req_pool_indices,
@@ -190,6 +198,14 @@ class DDTreeWorkerV2(DFlashWorkerV2):
             anchor_out=block_ids,
         )
         return plan, block_ids, positions
+
+    def _blocks(self, bs: int) -> Tensor:
+        """Blocks of mask tokens [bs, block]; column 0 is written at each step, in stream order."""
+        if self._mask_blocks is None or self._mask_blocks.shape[0] < bs:
+            self._mask_blocks = torch.full(
+                (bs, self.tree.block), int(self._mask_token_id), device=self.device
+            )
+        return self._mask_blocks[:bs]
 
     def _draft(
         self, batch: Any, draft_input: Any, plan: Any, block_ids: Tensor, positions: Tensor
@@ -261,27 +277,20 @@ class DDTreeWorkerV2(DFlashWorkerV2):
     def _lm_head(self) -> Any:
         return unwrap_lora_layer(self.target_worker.model_runner.model.lm_head)
 
-    def _commit_to_drafter(
-        self, result: GenerationBatchResult, plan: Any, positions: Tensor, tree: TreeBatch
-    ) -> None:
+    def _commit_to_drafter(self, result: GenerationBatchResult, path: Accepted) -> None:
         """The accepted path's hidden states become the drafter's context.
 
-        `run_eagle_verify` has moved them to the front of each request's rows, and their keys and
-        values to the front of its slots. They are read in this step: all graph sizes share one
-        buffer, which the next pass of the target overwrites.
+        They are read in this step: all graph sizes share one buffer, which the next pass of the
+        target overwrites.
         """
-        bs, width = tree.tokens.shape
         hidden = result.logits_output.hidden_states
         if hidden is None:
             raise RuntimeError("DDTREE: the target returned no hidden states")
-        front = slice(0, tree.max_depth + 1)
-        rows = hidden.view(bs, width, -1)[:, front]
-        slots = self._draft_write_ids(plan).view(bs, width)[:, front].contiguous()
         self._append_target_hidden_to_draft_kv_by_loc(
-            target_hidden=rows.reshape(-1, rows.shape[-1]),
-            cache_loc=slots.view(-1),
-            cache_loc_2d=slots,
-            positions=positions[:, front].reshape(-1),
+            target_hidden=hidden.index_select(0, path.rows),
+            cache_loc=path.draft_slots.view(-1),
+            cache_loc_2d=path.draft_slots,
+            positions=path.positions,
             commit_lens=result.accept_lens,
         )
         result.logits_output.hidden_states = None

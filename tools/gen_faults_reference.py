@@ -20,7 +20,8 @@ _HEAD = """\
 Made from `tests/faults.toml` by `tools/gen_faults_reference.py`; do not edit. Each row is injected
 by the tests it names. Where the fault is real says the folder: `unit` works on made-up input,
 `contract` and `lab` on a real sshd and supervisor with the stand-in engine, `systemd` on hosts that
-really boot, `engine` on the real SGLang on a CPU. No row was tried on a GPU host.
+really boot, `engine` on the real SGLang on a CPU. No row was tried on a GPU host; a row
+whose fault only a GPU host has says so.
 
 | fault | outcome | tests |
 |---|---|---|
@@ -49,7 +50,8 @@ def page() -> str:
     lines = []
     for row in rows():
         tests = ", ".join(f"`{t}`" for t in row["tests"])  # type: ignore[attr-defined]
-        cells = (str(row["fault"]), str(row["outcome"]), tests)
+        untried = " (a fault of GPU hosts: not tried on one)" if row.get("gpu") else ""
+        cells = (str(row["fault"]), str(row["outcome"]) + untried, tests)
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n")
     return _HEAD + "".join(lines)
 

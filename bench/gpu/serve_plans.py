@@ -14,6 +14,7 @@ from typing import Any
 
 import serve_proofs as proofs
 import serve_table as table
+import step_profile
 import two_samples
 from serve_fleet import Spec
 
@@ -21,6 +22,8 @@ REPO = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 BUDGETS = (7, 8, 15)
 ROUNDS = 5
+#: How often the parts of a step are measured, the servers in turns.
+STEP_ROUNDS = 16
 #: No server is waited for beyond this second of the first visit.
 START_S = 300
 
@@ -258,30 +261,91 @@ def second(visit: Any, folder: Path) -> None:
 
 
 def third(visit: Any, folder: Path) -> None:
-    """float32, and samples of two servers against each other: what other visits left open."""
+    """float32; samples of two servers against each other; throughput of the pair in turns."""
     models = models_of(visit, folder)
     prompts = prompts_of(folder)
     floats = float_specs(models)
-    pair = list(specs(models, "pair", (7, 8)).values())
+    pair = list(specs(models, "pair", BUDGETS).values())
     visit.part("gpu", 20, lambda: _gpu(visit))
     visit.fleet.start(*floats, *pair)
-    ready = visit.ready(*(s.name for s in floats), by=150, vital=False)
+    ready = visit.ready(*(s.name for s in floats), by=START_S, vital=False)
     _floats(visit, ready, prompts[:48], 96)
     visit.fleet.end_all({s.name for s in floats})  # they compute no more while others are measured
     names = visit.ready(*(s.name for s in pair), by=visit.now + 40, vital=False)
-    for name in names:
+    _triples(visit, names, prompts)
+    _tables(visit, names, "pair", prompts, 128)
+
+
+#: Samples of one server at one prompt and temperature, and prompts that are looked at for variety.
+TRIPLES, LOOKED_AT = 2048, 24
+
+
+def _triples(visit: Any, names: list[str], prompts: list[list[int]]) -> None:
+    """First three tokens of each server against the plain one's, where the plain one's vary."""
+    if "pair-ar" not in names:
+        return
+    plain = visit.fleet["pair-ar"]
+
+    def varied() -> list[int]:
+        seen = {n: len(proofs.joint(plain, prompts[n], 1.0, 128)) for n in range(LOOKED_AT)}
+        return sorted(seen, key=lambda n: -seen[n])[:2]
+
+    for number in visit.part("varied prompts", 40, varied) or ():
+        for temperature in (0.6, 1.0):
+            label = f"T={temperature} prompt {number}"
+            want = visit.part(
+                f"triples ar {label}", 20,
+                lambda n=number, t=temperature: dict(proofs.joint(plain, prompts[n], t, TRIPLES)),
+            )  # fmt: skip
+            for name in names if want else ():
+                visit.part(
+                    f"triples {name} {label}", 20,
+                    lambda s=name, n=number, t=temperature, w=want: _same_law(
+                        visit.fleet[s], prompts[n], t, w),
+                )  # fmt: skip
+
+
+def steps(visit: Any, folder: Path) -> None:
+    """What a step does on the host and what it waits for: DFLASH beside DDTREE, few servers."""
+    models = models_of(visit, folder)
+    prompts = prompts_of(folder)
+    pair = list(specs(models, "pair", (7, 8)).values())
+    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.fleet.start(*pair)
+    where = None if visit.cpu else visit.part("widen", 100, lambda: str(widened(visit, models)))
+    wide = list(specs(Path(where), "wide", (7,)).values())[1:] if where else []
+    visit.fleet.start(*wide)
+    names = visit.ready(*(s.name for s in (*pair, *wide)), by=visit.now + 120, vital=False)
+    if "pair-ar" in names:
+        visit.part("reference", 40, lambda: _kept(
+            visit, proofs.reference(visit.fleet["pair-ar"], prompts[:48], 96, 8)))  # fmt: skip
+        for name in [n for n in names if n.startswith("pair")]:
+            visit.part(
+                f"greedy {name}", 25, lambda n=name: proofs.lossless(
+                    visit.fleet[n], visit.kept, prompts[:48], 96, 8),
+            )  # fmt: skip
+    visit.fleet.end_all({"pair-ar"} & set(names))
+    speculate = [n for n in names if n != "pair-ar"]
+    for name in speculate:
         server = visit.fleet[name]
         visit.part(f"warm {name}", 20, lambda s=server: table.measure(s, prompts, 16, 1)["wall_s"])
-        visit.part(f"parts {name}", 20, lambda s=server: table.parts(s, prompts, 128))
-    for temperature in (0.6, 1.0) if "pair-ar" in names else ():
-        want = visit.part(
-            f"triples ar T={temperature}", 20,
-            lambda t=temperature: dict(proofs.joint(visit.fleet["pair-ar"], prompts[0], t, 2048)),
-        )  # fmt: skip
-        for name in names if want else ():
+    found: list[dict[str, Any]] = []
+    for turn in range(1 if visit.cpu else STEP_ROUNDS):
+        at = turn % len(speculate)
+        for name in speculate[at:] + speculate[:at]:
+            rows = visit.part(
+                f"step {name} {turn}", 20,
+                lambda n=name: table.parts(visit.fleet[n], prompts, 64, switch="step"),
+            )  # fmt: skip
+            visit.results.pop(f"step {name} {turn}", None)
+            found += [{**row, "round": turn} for row in rows or []]
+    visit.put("steps", found)
+    for name in speculate:
+        for level, stacks in ((1, False), (1, True), (16, False)):
             visit.part(
-                f"triples {name} T={temperature}", 20,
-                lambda n=name, t=temperature, w=want: _same_law(visit.fleet[n], prompts[0], t, w),
+                f"profile {name} at {level}{' with stacks' if stacks else ''}", 40,
+                lambda n=name, c=level, s=stacks: step_profile.profiled(
+                    visit.fleet[n], prompts, c, stacks=s),
             )  # fmt: skip
 
 
@@ -296,7 +360,7 @@ def _same_law(
 def float_specs(models: Path) -> list[Spec]:
     """The pair in float32; names begin with f32."""
     exact = {"TRITON_F32_DEFAULT": "ieee", "DDTREE_PROBE_KEEP_DTYPE": "1"}
-    flags = ("--dtype", "float32")
+    flags = ("--dtype", "float32", "--cuda-graph-bs-decode", "8")
     tree = Spec("x", models, "DDTREE", flags=flags, env=exact)
     return [
         Spec("f32-ar", models, flags=flags, env=exact),
@@ -344,5 +408,5 @@ def _kernels_done(visit: Any, checks: subprocess.Popen[bytes]) -> dict[str, Any]
 
 
 PLANS: dict[str, Callable[[Any, Path], None]] = {
-    "first": first, "second": second, "third": third,
+    "first": first, "second": second, "third": third, "steps": steps,
 }  # fmt: skip

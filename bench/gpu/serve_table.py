@@ -66,11 +66,12 @@ def summary(rows: Sequence[dict[str, Any]], base: str) -> list[dict[str, Any]]:
 
 
 def parts(
-    server: Server, prompts: Prompts, tokens: int, levels: Sequence[int] = CONCURRENCY
-) -> list[dict[str, Any]]:
-    """Device time of each part of a decode step, at full batches only."""
+    server: Server, prompts: Prompts, tokens: int, levels: Sequence[int] = CONCURRENCY,
+    switch: str = "times",
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Device time of each part of a decode step, or of the step alone; at full batches only."""
     server.report()
-    server.switch("times", True)
+    server.switch(switch, True)
     found = []
     try:
         for level in levels:
@@ -78,5 +79,5 @@ def parts(
             _, rows = server.report()
             found += [{**r, "server": server.spec.name} for r in rows if r["bs"] == level]
     finally:
-        server.switch("times", False)
+        server.switch(switch, False)
     return found

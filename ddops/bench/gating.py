@@ -15,7 +15,10 @@ from ddops.bench.canary import (
     text_plan,
 )
 from ddops.bench.exactness import (
+    STRICT,
+    TIE,
     Difference,
+    Near,
     Reference,
     golden_plan,
     judge_exactness,
@@ -29,7 +32,7 @@ from ddops.bench.sampled import judge_sampled, sampling_plan, scores, scoring_pl
 from ddops.bench.target import Proof, Target
 from ddops.bench.validity import Finding
 from ddops.events import Event, Level, Reporter
-from ddops.gates.golden import judge_golden
+from ddops.gates.golden import judge_golden, nearness
 from ddops.ledger import Ledger
 from ddops.ledger.bench_records import Status
 from ddops.model import GateResult, Verdict
@@ -101,10 +104,12 @@ class Gatekeeper:
         where = self.target.where(proof.weight_version)
         references = read_references(text)
         load = self.target.run(golden_plan(where, references, concurrency, TIMEOUT_S))
+        first, margin = nearness(listed)
         out = [
             judge_exactness(
                 load, references, concurrency, proof.weight_version,
                 lambda found: self._margins(where, references, found),
+                STRICT if first is None and margin is None else Near(first, max(margin or 0, TIE)),
             )
         ]  # fmt: skip
         lengths = [g for g in listed if g.startswith("commit_length")]

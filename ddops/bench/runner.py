@@ -148,7 +148,7 @@ class Bench:
             cell=cell.key, status=status, reason=reason, repeat=repeat,
             identity=Identity.PROVEN if proven else Identity.BRACKETED,
             device_class=device_of(load.before.info, self.target.host),
-            device=_device(load), started=began, ended=ended,
+            device=device_name(load), started=began, ended=ended,
             launch=proof.nonce if bound else None, gates=gated.ids,
             host=self.target.host.name if bound else None,
             concurrency=asked.concurrency, requests=len(load.samples),
@@ -210,7 +210,7 @@ def _with_figures(new: NewRun, load: Load, window: Window, numbers: Figures) -> 
     )
 
 
-def _device(load: Load) -> str:
+def device_name(load: Load) -> str:
     machine = load.machine
     gpus = machine.get("gpus") or ()
     return f"{len(gpus)}x {gpus[0][0]}" if gpus else str(machine.get("cpu", ""))

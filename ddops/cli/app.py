@@ -106,11 +106,15 @@ class App:
 
         return Lab(LabPaths(self.project.lab), self.lookup, paths().cache, self.report)
 
-    def fan_out(self, items: Sequence[T], work: Callable[[T], R]) -> list[tuple[T, R | Exception]]:
+    def fan_out(
+        self, items: Sequence[T], work: Callable[[T], R], *, least: int = 1
+    ) -> list[tuple[T, R | Exception]]:
+        """Side by side, as the settings say, and never fewer than `least` at once."""
         from ddops.transport import fan_out
 
         tell = self.report.progress if isinstance(self.report, TextReporter) else _silent
-        return fan_out(items, work, parallel=self.settings.parallel, progress=tell)
+        parallel = max(self.settings.parallel, least)
+        return fan_out(items, work, parallel=parallel, progress=tell)
 
     def louder(self, _times: int) -> None:
         """`-v` behind the command: detail from here on."""

@@ -138,6 +138,11 @@ def sweep(
                     shown.ended(measured, eta.done + 1, eta.total, eta.step())
                 if plan and not stop.asked:
                     work.back()
+                elif plan:
+                    host = work.target.host.name
+                    app.warn(
+                        f"it may serve one of the sweep's arms still: ddops deploy {host}", host
+                    )
         except DdopsError:
             shown.close()
             show(done, as_json)  # what is stored is told, however it ends
@@ -191,6 +196,7 @@ def _sweep_tools(app: App, stop: Stop, book: Ledger) -> Tools:
         stop=stop,
         report=app.report,
         redactor=app.redactor,
+        unmeasured="the sweep that asked for this start measures it",
     )
     return Tools(deploy, book, clock, stop, app.report)
 

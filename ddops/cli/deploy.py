@@ -92,6 +92,8 @@ def deploy(
     from ddops.deploy import Stop, on_interrupt
 
     jobs = _jobs(app, target, limit, exclude, profile)
+    whole([(j.host, j.service) for j in jobs])
+    _no_waves(jobs, rules)
     if dry_run:
         _dry_run(app, jobs, as_json)
         return
@@ -116,17 +118,75 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
     calm = replace(tools, stop=Stop())
 
     def forth(wave: Sequence[Job]) -> Sequence[tuple[Job, Outcome | Exception]]:
+        shared = in_parties([(j.host, j.service) for j in wave], tools)
         return app.fan_out(
             wave,
-            lambda j: deploy_service(app.transport(j.host), j.host, j.service, j.profile, tools),
+            lambda j: deploy_service(
+                app.transport(j.host), j.host, j.service, j.profile, shared[j.service.name]
+            ),
+            least=_most_nodes(wave),
         )
 
     def back(wave: Sequence[Job]) -> Sequence[tuple[Job, Outcome | Exception]]:
+        shared = in_parties([(j.host, j.service) for j in wave], calm)
         return app.fan_out(
-            wave, lambda j: roll_back(app.transport(j.host), j.host, j.service, None, calm)
+            wave,
+            lambda j: roll_back(
+                app.transport(j.host), j.host, j.service, None, shared[j.service.name]
+            ),
+            least=_most_nodes(wave),
         )
 
     return roll_out(jobs, forth, back, rules, app.say)
+
+
+def whole(pairs: Sequence[tuple[Host, Service]]) -> None:
+    """Raise UsageError where only some hosts of one engine are meant, or they are not as many."""
+    from ddops.errors import UsageError
+
+    for service in {s.name: s for _, s in pairs if s.nnodes > 1}.values():
+        hosts = [h.name for h, s in pairs if s.name == service.name]
+        if len(hosts) != service.nnodes or not service.node.address:
+            known = bool(service.node.address)  # else its `hosts` are not as many as its `nnodes`
+            raise UsageError(
+                f"{service.name} is one engine on {service.nnodes} hosts, and {len(hosts)} are"
+                f" meant: {', '.join(hosts)}",
+                why="they go together or not at all",
+                next=f"name the service: {service.name}"
+                if known
+                else f"{service.origin.file}: make `nnodes` and `hosts` agree",
+            )
+
+
+def in_parties(pairs: Sequence[tuple[Host, Service]], tools: Tools) -> dict[str, Tools]:
+    """By service; the hosts of one engine share what they meet at."""
+    from dataclasses import replace
+
+    from ddops.deploy.party import Party
+
+    hosts: dict[str, list[str]] = {}
+    for host, service in pairs:
+        hosts.setdefault(service.name, []).append(host.name)
+    several = {s.name for _, s in pairs if s.nnodes > 1}
+    return {
+        name: replace(tools, party=Party(tuple(on))) if name in several else tools
+        for name, on in hosts.items()
+    }
+
+
+def _most_nodes(jobs: Sequence[Job]) -> int:
+    return max((j.service.nnodes for j in jobs), default=1)
+
+
+def _no_waves(jobs: Sequence[Job], rules: Rules) -> None:
+    from ddops.errors import UsageError
+
+    if _most_nodes(jobs) > 1 and (rules.canary or rules.batch):
+        raise UsageError(
+            "one engine on several hosts has no canary and no batches",
+            why="its hosts are deployed together",
+            next="leave out --canary and --batch",
+        )
 
 
 def _end(app: App, done: RollOut[Job]) -> None:
@@ -163,10 +223,13 @@ def _jobs(
 
     selection = app.select(target, limit, exclude)
     pairs = one_service_per_host(selection)
-    return [Job(h, s, app.inventory.profile_of(s, profile)) for h, s in pairs]
+    jobs = [Job(h, s, app.inventory.profile_of(s, profile)) for h, s in pairs]
+    # Those of one engine side by side: one that waits for another has it at work already.
+    return sorted(jobs, key=lambda j: j.service.name) if _most_nodes(jobs) > 1 else jobs
 
 
 def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
+    from ddops.cli.backups import tools_for
     from ddops.clock import SystemClock
     from ddops.deploy import Settings, Tools
 
@@ -182,6 +245,7 @@ def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
         redactor=app.redactor,
         lock_wait_s=lock_wait,
         waivers=app.inventory.waivers,
+        snapshots=lambda host: tools_for(app, host),
     )
 
 

@@ -104,7 +104,7 @@ def _whole(
     app: App, host: Host, store: Store, snapshot: Snapshot, force: bool, lock_wait: float,
     as_json: bool,
 ) -> None:  # fmt: skip
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from ddops.cli.deploy import tools_of
     from ddops.cli.output import emit_json, emit_line
@@ -112,7 +112,8 @@ def _whole(
     from ddops.restore import Tools, restore_host
 
     stop = Stop()
-    tools = Tools(tools_of(app, stop, lock_wait), store, app.ledger, force)
+    deploy = replace(tools_of(app, stop, lock_wait), snapshots="the tree is the snapshot's")
+    tools = Tools(deploy, store, app.ledger, force)
     with on_interrupt(stop, app.warn):
         done = restore_host(app.transport(host), host, snapshot, _service(app, snapshot), tools)
     if as_json:

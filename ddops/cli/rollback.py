@@ -43,11 +43,12 @@ def rollback(
     ddops rollback b300 --to 7feb09fa
     """
     from ddops.cli.app import end_together
-    from ddops.cli.deploy import emit_outcomes, tools_of
+    from ddops.cli.deploy import emit_outcomes, in_parties, tools_of, whole
     from ddops.deploy import Stop, on_interrupt, roll_back
     from ddops.inventory import one_service_per_host
 
     pairs = one_service_per_host(app.select(target, limit, exclude))
+    whole(pairs)
     if dry_run:
         _dry_run(app, pairs, to, as_json)
         return
@@ -56,7 +57,12 @@ def rollback(
     stop = Stop()
     tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
-        outcomes = app.fan_out(pairs, lambda p: roll_back(app.transport(p[0]), *p, to, tools))
+        shared = in_parties(pairs, tools)
+        outcomes = app.fan_out(
+            sorted(pairs, key=lambda p: p[1].name),
+            lambda p: roll_back(app.transport(p[0]), *p, to, shared[p[1].name]),
+            least=max(s.nnodes for _, s in pairs),
+        )
     emit_outcomes([(h, s, o) for (h, s), o in outcomes], as_json)
     end_together([(h.name, o) for (h, _), o in outcomes], app.report)
 

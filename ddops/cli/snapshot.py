@@ -158,6 +158,11 @@ def show(app: App, snapshot_id: str, as_json: bool) -> None:
     for key in ("host", "service", "at", "by", "release", "upstream", "model", "draft", "lock"):
         emit_line(f"  {key:<9} {manifest.content[key] or '-'}")
     emit_line(f"  tree      {manifest.tree_hash} at {manifest.tree['path']}")
+    past = manifest.content.get("history")
+    if isinstance(past, dict):
+        emit_line(f"  commits   {past['commits']} of its own up to {str(past['head'])[:12]}")
+    for words in manifest.apart:
+        emit_line(f"  apart     {words}")
     for row in manifest.large:
         emit_line(f"  large     {row.path} {row.bytes} bytes sha256 {row.sha256[:12]}")
     for name, sha256 in manifest.record.items():

@@ -11,7 +11,9 @@ from ddops.probe import Facts
 def launch_of(spec: LaunchSpec, engine: str, service: Service, host: Host) -> Launch:
     """A rendered launch of an `engine` (`sglang-0.5.23`) as the checks read it, its paths those
     of this host."""
-    argv, env = spec.expand({"engine_dir": host.engine_dir})
+    node = service.node
+    values = {"engine_dir": host.engine_dir, "rank": str(node.rank), "dist_addr": node.address}
+    argv, env = spec.expand(values)
     # ddops brings the plugin of this algorithm along (sglang_ddtree).
     return Launch(tuple(argv), env, engine, service.model, ("DDTREE",))
 

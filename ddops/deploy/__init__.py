@@ -1,16 +1,15 @@
 """Making a release live: staged whole, gated, recorded, and taken back when it fails."""
 
+from ddops.deploy.climb import Settings
 from ddops.deploy.drift import Row, Same, drift_of
-from ddops.deploy.machine import Settings
+from ddops.deploy.planned import ReleasePlan, plan_release
 from ddops.deploy.rollback import WayBack, look_back, roll_back
 from ddops.deploy.run import (
     Outcome,
-    ReleasePlan,
     Tools,
     deploy_release,
     deploy_service,
     look,
-    plan_release,
     port_of,
     prepare,
 )

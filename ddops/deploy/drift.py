@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ddops.command import cmd
+from ddops.deploy.code import code_seen
 from ddops.deploy.host import Links, ServiceOnHost
 from ddops.deploy.release import Release, release_files, staged_release
 from ddops.errors import CommandFailed, DdopsError
@@ -64,10 +65,10 @@ def look_for_drift(target: ServiceOnHost, seen: Observation) -> Mapping[str, obj
 
 def judge_drift(
     seen: Observation, links: Links, release: Release, files: Mapping[str, str],
-    raw: Mapping[str, object],
+    raw: Mapping[str, object], *, follower: bool = False,
 ) -> list[Row]:  # fmt: skip
     """Every row. `release` is the one that `current` names, `files` its texts for this host."""
-    rows = list(_release_rows(seen, links, release))
+    rows = list(_release_rows(seen, links, release, follower))
     rows += _files(files, raw)
     running = seen.launch if seen.engine is State.UP else None
     if running is None:
@@ -80,6 +81,26 @@ def judge_drift(
     return [*rows, *_code(raw.get("code"))]
 
 
+def judge_unit(found: Mapping[str, object]) -> list[Row]:
+    """What the supervisor has of the service: a unit of systemd's, or a program of supervisord's.
+
+    The text counts as it is installed; what systemd adds to it by drop-ins counts too, and so does
+    what it has not read yet.
+    """
+    if found.get("installed") is not True:
+        return [Row("unit", "the release's", "not installed", Same.NO)]
+    diff = [str(x) for x in _list(found.get("diff"))]
+    words = "; ".join(x for x in diff[:6]) + ("; ..." if len(diff) > 6 else "")
+    rows = [Row("unit", "the release's", words or "the same, line for line", _same(not diff))]
+    if drop_ins := _list(found.get("drop_ins")):
+        rows.append(Row("unit drop-ins", "none", ", ".join(map(str, drop_ins)), Same.NO))
+    if found.get("reload") is True:
+        rows.append(Row("unit loaded", "as installed", "systemd has not read it yet", Same.NO))
+    if (enabled := found.get("enabled", "enabled")) != "enabled":
+        rows.append(Row("unit at boot", "enabled", str(enabled or "unknown"), Same.NO))
+    return rows
+
+
 def pending_row(wanted: str | None, current: str | None) -> Row:
     """What the inventory would deploy now, against what is current: a change not yet rolled out."""
     if wanted is None:
@@ -88,7 +109,9 @@ def pending_row(wanted: str | None, current: str | None) -> Row:
     return Row("inventory", short(wanted), now, _same(wanted == current))
 
 
-def _release_rows(seen: Observation, links: Links, release: Release) -> Iterator[Row]:
+def _release_rows(
+    seen: Observation, links: Links, release: Release, follower: bool
+) -> Iterator[Row]:
     committed = links.committed
     want = short(committed) if committed else "nothing passed its gates"
     now = short(release.digest)
@@ -96,6 +119,8 @@ def _release_rows(seen: Observation, links: Links, release: Release) -> Iterator
     if seen.engine is State.UP and seen.launch is not None:
         launched = seen.launch.release
         yield Row("launched", now, short(launched), _same(launched == release.digest))
+        if follower:
+            return
         g3 = judge_g3(seen, release.digest, release.identity)
         verdict = {Verdict.PASS: Same.YES, Verdict.FAIL: Same.NO}.get(g3.verdict, Same.UNKNOWN)
         yield Row("identity", seen.launch.weight_version, g3.message, verdict)
@@ -163,8 +188,22 @@ def _code(code: object) -> list[Row]:
     return rows
 
 
+def _patched(faults: list[str] | None, release: Release) -> list[Row]:
+    """The patched code, or the managed tree, that a release runs from."""
+    if faults is None:
+        return []
+    want = f"series {short(str(release.content['series'])) or 'without a patch'}"
+    if faults and faults[0].startswith("UNKNOWN"):
+        return [Row("engine code", want, faults[0], Same.UNKNOWN)]
+    return [Row("engine code", want, "; ".join(faults) or "as it was made", _same(not faults))]
+
+
 def _same(same: bool) -> Same:
     return Same.YES if same else Same.NO
+
+
+def _list(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else []
 
 
 def _map(value: object) -> Mapping[str, object]:
@@ -177,6 +216,9 @@ def drift_of(target: ServiceOnHost, seen: Observation, wanted: str | None) -> li
     if links.current is None:
         return [pending_row(wanted, None)]
     release = staged_release(links.current, target.staged_files(links.current))
-    files = release_files(release, target.host, target.port)
-    rows = judge_drift(seen, links, release, files, look_for_drift(target, seen))
+    files = release_files(release, target.host, target.port, target.node)
+    raw = look_for_drift(target, seen)
+    rows = judge_drift(seen, links, release, files, raw, follower=target.node.rank > 0)
+    rows += judge_unit(target.unit_beside(release.launch.stop_grace_s))
+    rows += _patched(code_seen(target, release), release)
     return [*rows, pending_row(wanted, links.current)]

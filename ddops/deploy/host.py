@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import tempfile
 from collections.abc import Callable, Mapping
@@ -10,11 +11,18 @@ from pathlib import Path
 
 from ddops.command import Cmd, Redactor, Secret, cmd, sh
 from ddops.deploy.preflight import Preflight, parse_preflight
-from ddops.deploy.release import Release, release_files
+from ddops.deploy.release import Release, places, release_files
 from ddops.engines.sglang import LAUNCHER_WORDS
 from ddops.errors import CommandFailed, RefusedError
-from ddops.gates import Golden, Observation, judge_golden, observe, parse_golden
-from ddops.inventory.model import Host, Service
+from ddops.gates import (
+    Golden,
+    Observation,
+    judge_golden,
+    needs_ties,
+    observe,
+    parse_golden,
+)
+from ddops.inventory.model import Host, Node, Service
 from ddops.layout import HostLayout, ServiceLayout
 from ddops.model import GateResult, State
 from ddops.render import render
@@ -71,6 +79,10 @@ class ServiceOnHost:
         return self.layout.service(self.service.name)
 
     @property
+    def node(self) -> Node:
+        return self.service.node
+
+    @property
     def supervisor(self) -> Supervisor:
         kind = ProcessSupervisor if self.host.supervisor == "process" else SystemdSupervisor
         return kind(self.transport, self.layout, self.host.python)
@@ -88,8 +100,7 @@ class ServiceOnHost:
 
     def preflight(self, release: Release, timeout_s: float) -> Preflight:
         """Have the installed engine parse the release's options; it starts nothing."""
-        values = {"engine_dir": self.host.engine_dir, "port": str(self.port), "rank": "0"}
-        argv, env = release.launch.expand(values)
+        argv, env = release.launch.expand(places(self.host, self.port, self.node))
         words = [
             self.host.python, f"{self.layout.hostside}/preflight.py", argv[0], json.dumps(env),
             str(timeout_s), *argv[LAUNCHER_WORDS:],
@@ -125,7 +136,7 @@ class ServiceOnHost:
         """Lay the release down whole, secrets last; False when it was there already."""
         where, target = self.where, self.where.release(release.digest)
         make_dirs(self.transport, where.releases, where.run, where.log, mode=0o700)
-        files = release_files(release, self.host, self.port)
+        files = release_files(release, self.host, self.port, self.node)
         fresh = read_file(self.transport, f"{target}/release.json") is None
         if fresh:
             with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
@@ -143,24 +154,45 @@ class ServiceOnHost:
 
     def _stage_supervisor(self, release: Release) -> None:
         """What the supervisor needs beside the release; a unit is part of it, and is looked at."""
-        where, supervisor = self.where, self.supervisor
+        supervisor = self.supervisor
         if isinstance(supervisor, SystemdSupervisor):
             supervisor.verify(self.service.name, release.digest)
             return
-        program = render(
+        program = self.program(release.launch.stop_grace_s)
+        write_file(self.transport, self.where.program, program.encode(), 0o600)
+
+    def program(self, stop_grace_s: int) -> str:
+        """What the process supervisor is to run for this service."""
+        return render(
             self.lookup,
             "program.conf.j2",
             {
                 "service": self.service.name,
-                "service_dir": where.dir,
+                "service_dir": self.where.dir,
                 "state_dir": self.layout.state,
                 "python": self.host.python,
                 "startsecs": STARTSECS,
                 "startretries": STARTRETRIES,
-                "stop_grace_s": release.launch.stop_grace_s,
+                "stop_grace_s": stop_grace_s,
             },
         )
-        write_file(self.transport, where.program, program.encode(), 0o600)
+
+    def unit_beside(self, stop_grace_s: int) -> dict[str, object]:
+        """What the supervisor has of this service beside what `current` wants of it."""
+        supervisor = self.supervisor
+        if isinstance(supervisor, SystemdSupervisor):
+            return supervisor.compare(self.service.name)
+        have = read_file(self.transport, self.where.program)
+        if have is None:
+            return {"installed": False}
+        lines = difflib.unified_diff(
+            self.program(stop_grace_s).splitlines(), have.decode("utf-8", "replace").splitlines(),
+            n=0, lineterm="",
+        )  # fmt: skip
+        return {
+            "installed": True,
+            "diff": [x for x in lines if not x.startswith(("---", "+++", "@@"))],
+        }
 
     def _stage_secrets(
         self, release: Release, target: str, resolve: Callable[[str], Secret]
@@ -217,8 +249,9 @@ class ServiceOnHost:
             words = [
                 self.host.python, f"{self.layout.hostside}/golden.py", self.where.dir,
                 str(self.port), f"{self.where.release(digest)}/golden.json", str(timeout_s),
+                *(["--ties"] if needs_ties(gates) else []),
             ]  # fmt: skip
-            limit = timeout_s * len(golden.prompts) + 30
+            limit = timeout_s * len(golden.prompts) * (2 if needs_ties(gates) else 1) + 30
             done = self.transport.run(cmd(*words), deadline_s=limit)
             if not done.ok:
                 raise CommandFailed(
@@ -257,8 +290,11 @@ def port_is_foreign(seen: Observation) -> bool:
     return seen.port.listening and not seen.port.owned
 
 
-def serves(seen: Observation, digest: str) -> bool:
-    """The engine runs, is this release, says so itself, and is healthy."""
+def serves(seen: Observation, digest: str, *, follower: bool = False) -> bool:
+    """The engine runs, is this release, says so itself, and is healthy.
+
+    A follower, of an engine on several hosts, answers /health alone: rank 0 speaks for all.
+    """
     return (
         seen.engine is State.UP
         and seen.launch is not None
@@ -267,6 +303,9 @@ def serves(seen: Observation, digest: str) -> bool:
         and seen.port.owned
         and seen.health is not None
         and seen.health.status == 200
-        and seen.model_info is not None
-        and seen.model_info.values.get("weight_version") == seen.launch.weight_version
+        and (follower or _said(seen) == seen.launch.weight_version)
     )
+
+
+def _said(seen: Observation) -> object:
+    return seen.model_info.values.get("weight_version") if seen.model_info else None

@@ -10,21 +10,25 @@ nothing that serves is touched. A failure after `stopped` goes to `rolling_back`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.compat import Finding, judge_all, subject_of, waive
 from ddops.compat import Launch as JudgedLaunch
+from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
+from ddops.deploy.memory import free_memory
+from ddops.deploy.party import Party, PartyStop
 from ddops.deploy.ready import Waiter
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
+from ddops.deploy.smoke import Smoke, skipped
 from ddops.deploy.stop import Stop
 from ddops.errors import (
     DdopsError,
-    GateFailed,
     Interrupted,
     LockHeldError,
     RefusedError,
@@ -32,28 +36,25 @@ from ddops.errors import (
     RolledBackError,
     UnreachableError,
 )
-from ddops.events import Event, Reporter
-from ddops.gates import Golden, Observation, judge_g0, judge_g1, judge_g2, judge_g3
+from ddops.events import Event, Level, Reporter
+from ddops.gates import Observation
 from ddops.inventory.model import Waiver
-from ddops.model import GateResult, State, Verdict, short
+from ddops.model import State, short
 from ddops.plan import Proposal
 from ddops.probe import Facts, collect
+from ddops.snapshot import Step
 
+#: Every transition of a deploy that goes well, in order.
 STATES = (
     "locked", "probed", "compat_ok", "rendered", "flags_ok", "planned", "snapshotted", "staged",
     "drained", "stopped", "vram_free", "switched", "started", "gated", "committed",
 )  # fmt: skip
+#: The ways out: nothing was touched; back, and how that ended.
+WAYS_OUT = ("failed", "rolling_back", "restored", "stuck")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Numbers of a deploy, in seconds."""
-
-    load_budget_s: float
-    ready_quiet_s: float
-    keep_releases: int
-    gate_timeout_s: float = 60.0
-    preflight_timeout_s: float = 180.0
+def _no_snapshot(_facts: Facts, _required: bool) -> Step:
+    return Step("this command takes none", {})
 
 
 @dataclass(slots=True)
@@ -73,31 +74,40 @@ class Deploy:
     still_ours: Callable[[], None]
     judged: JudgedLaunch | None = None
     waivers: tuple[Waiver, ...] = ()
+    snapshot: Callable[[Facts, bool], Step] = _no_snapshot
+    party: Party | None = None
+    smoke: Smoke = field(default_factory=lambda: skipped("this command does not measure"))
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
-        self.record.ok("locked", {})
+        previous = self.service.links().committed  # the lock is held: nobody else moves it
         try:
+            self.record.locked(previous)
             self._before()
         except BaseException as error:
             self.record.give_up("failed", _said(error), {"touched": "nothing"})
             raise
-        previous = self.service.links().committed
         try:
-            return self._after_stop(previous)
+            seen = self._after_stop()
         except LockHeldError as error:  # the host is another run's: not even a way back
             self.record.give_up("failed", _said(error), {"touched": "unknown"})
             raise
         except BaseException as error:
             raise self._roll_back(previous, error) from error
+        self._settle(previous)
+        return seen
 
     def _before(self) -> None:
         """Everything that leaves the running service alone. An error here changed nothing."""
-        facts = self._probe()
+        with ThreadPoolExecutor(2, thread_name_prefix="look") as pool:
+            # These only look: beside the probe, which takes as long as both.
+            rows = pool.submit(self.prepared)
+            looked = pool.submit(self.service.observe, http=False)
+            facts = self._probe()
         self._compat(facts)
         self.record.ok("rendered", {"release": self.release.digest})
         self._flags()
-        seen = self.service.observe(http=False)
+        seen = looked.result()
         if port_is_foreign(seen):
             raise self._refuse(
                 "planned",
@@ -110,25 +120,44 @@ class Deploy:
                 f"{self.service.service.name} lists gates and has no golden file",
                 "set golden in the service's file: a load that cannot be gated is a load lost",
             )
-        self._provisioned()
+        self._provisioned(rows.result())
         self.record.ok("planned", {"replaces": seen.launch.release if seen.launch else None})
-        self.record.skip("snapshotted", "snapshots are not part of this version")
+        self._snapshotted(facts)
         self.still_ours()
         self.stop.check("before staging")
         fresh = self.service.stage(self.release, self.resolve)
         self.record.ok("staged", {"fresh": fresh})
         self.record.skip("drained", "no router stands before this service")
         self.stop.check("before the running service was touched")
+        self._meet("staged")
 
-    def _provisioned(self) -> None:
+    def _provisioned(self, rows: Sequence[tuple[str, str, Proposal]]) -> None:
         """The host is as provision leaves it: environment, weights, scripts, supervisor."""
-        pending = [f"{title}: {'; '.join(p.lines)}" for _, title, p in self.prepared() if p.pending]
+        pending = [f"{title}: {'; '.join(p.lines)}" for _, title, p in rows if p.pending]
         if pending:
             raise self._refuse(
                 "planned",
                 f"not as provision leaves it: {'. '.join(pending)[:600]}",
                 f"ddops provision {self.service.host.name}",
             )
+
+    def _snapshotted(self, facts: Facts) -> None:
+        """The running tree is safe, where it may have changed since it was last kept."""
+        required = self.service.service.require_snapshot
+        try:
+            step = self.snapshot(facts, required)
+        except DdopsError as error:
+            if required:
+                self.record.fail("snapshotted", _said(error), {})
+                raise
+            # A backup place that is down is no reason to keep a service from its next release.
+            self._say(f"no snapshot: {_said(error)}", Level.WARN)
+            self.record.skip("snapshotted", f"it failed: {_said(error)}")
+            return
+        if step.skipped:
+            self.record.skip("snapshotted", step.skipped)
+        else:
+            self.record.ok("snapshotted", step.evidence)
 
     def _probe(self) -> Facts:
         host = self.service.host
@@ -175,25 +204,28 @@ class Deploy:
         self.record.fail(state, why, {})
         return RefusedError(f"{self.service.host.name}: {why}", next=next)
 
-    def _after_stop(self, previous: str | None) -> Observation:
+    def _after_stop(self) -> Observation:
         self.still_ours()
         self._stop_old()
+        self._meet("stopped")
         self.service.switch(self.release.digest)
         self.record.ok("switched", {"current": self.release.digest})
         seen = self._start(self.release.digest)
-        gates = self._gate(
-            seen,
-            self.release.digest,
-            self.release.identity,
-            self.release.gates,
-            self.release.golden,
-        )
+        r = self.release
+        gates = self._climb(Started(seen, r.digest, r.identity, r.gates, r.golden)).all()
         self.record.ok("gated", {g.name: g.verdict.value for g in gates})
+        self._meet("gated")
         self.still_ours()
         self.service.commit(self.release.digest)
-        self.record.ok("committed", {"release": self.release.digest})
-        self.service.prune(self.settings.keep_releases, self.release.digest, previous)
         return seen
+
+    def _settle(self, previous: str | None) -> None:
+        """It is committed: what goes wrong from here on is said, and takes nothing back."""
+        self.record.committed()
+        try:
+            self.service.prune(self.settings.keep_releases, self.release.digest, previous)
+        except DdopsError as error:
+            self._say(f"old releases stay: {_said(error)}", Level.WARN)
 
     def _stop_old(self) -> None:
         word = self._stopped("the old service")
@@ -217,18 +249,9 @@ class Deploy:
         return state.word
 
     def _vram_free(self) -> None:
-        """A GPU host cannot hold two models: a leftover shows later as a failed load."""
         host = self.service.host
         facts = collect(self.service.transport, host.python, host.engine_dir)
-        rows = facts.raw.get("gpus")
-        used = [r["memory.used"] for r in rows] if isinstance(rows, list) else [None]
-        if any(not (isinstance(u, str) and u.isdigit() and int(u) < 1024) for u in used):
-            raise DdopsError(
-                f"{host.name}: GPU memory is not free after the stop",
-                why=f"MiB in use per GPU: {used}",
-                next="nvidia-smi --query-compute-apps=pid,used_memory --format=csv on the host",
-            )
-        self.record.ok("vram_free", {"used_mib": used})
+        self.record.ok("vram_free", {"used_mib": free_memory(host.name, facts)})
 
     def _start(self, digest: str) -> Observation:
         before = self.service.observe(http=False)
@@ -251,47 +274,15 @@ class Deploy:
         self.record.ok("started", {"nonce": seen.launch.nonce, "pid": seen.pid})
         return seen
 
-    def _gate(
-        self,
-        first: Observation,
-        digest: str,
-        identity: Mapping[str, object],
-        requirements: tuple[str, ...],
-        golden: Golden | None,
-    ) -> list[GateResult]:
-        """Climb the ladder; the first gate that does not pass ends it."""
-        launch = first.launch
-        version = launch.weight_version if launch else ""
-        results = [judge_g3(first, digest, identity)]
-        if results[0].verdict is Verdict.PASS:
-            speculative = identity.get("speculative_algorithm") is not None
-            results += self.service.golden_gate(
-                digest, version, requirements, golden, self.settings.gate_timeout_s,
-                speculative=speculative,
-            )  # fmt: skip
-        self.stop.wait(self.settings.ready_quiet_s)
-        last = self.service.observe()
-        ladder = [judge_g0(first, last, self.record.op_id), judge_g1(last), judge_g2(last)]
-        ladder += [judge_g3(last, digest, identity), *results[1:]]
-        for gate in ladder:
-            self.record.gate(gate, launch.nonce if launch else None)
-            self._say(f"{gate.name} {gate.verdict.value}: {gate.message}")
-        bad = _first_bad([*ladder[:3], results[0], *ladder[3:]])
-        if bad is not None:
-            raise GateFailed(
-                f"{self.service.host.name}: {bad.name} {bad.verdict.value}: {bad.message}",
-                gate=bad.name,
-                next=f"ddops status {self.service.host.name}",
-            )
-        self.stop.check("before the deploy was committed")
-        return ladder
-
     def _roll_back(self, previous: str | None, error: BaseException) -> DdopsError:
         """Go back to the last committed release, gated. Returns what the caller raises."""
         what, host = _said(error), self.service.host.name
         self.record.give_up("rolling_back", what, {"to": previous})
         self._say(f"going back to {short(previous) if previous else 'nothing served'}")
         self.stop = Stop()  # the user's wish to stop is being carried out by this
+        if self.party is not None:
+            self.party.forth.fail(host, error)
+            self.stop = PartyStop(self.stop, self.party.back, host)
         try:
             self._go_back(previous)
         except UnreachableError as lost:
@@ -323,16 +314,32 @@ class Deploy:
     def _go_back(self, previous: str | None) -> None:
         self.still_ours()
         self._stopped("the new service")
+        if self.party is not None:
+            self.party.back.meet(self.service.host.name, "stopped")
         if previous is None:
             self.service.unlink_current()
             return
         self.service.switch(previous)
         seen = self._start(previous)
         gates, identity, golden = self.service.staged_gates(previous)
-        self._gate(seen, previous, identity, gates, golden)
+        # Every minute counts now: it was measured and soaked when it was new.
+        self._climb(Started(seen, previous, identity, gates, golden)).correct()
+        if self.party is not None:
+            self.party.back.meet(self.service.host.name, "gated")
 
-    def _say(self, message: str) -> None:
-        self.report.emit(Event("deploy", message, self.service.host.name))
+    def _meet(self, where: str) -> None:
+        """Of several hosts of one engine, none goes on alone from here."""
+        if self.party is not None:
+            self.party.forth.meet(self.service.host.name, where)
+
+    def _climb(self, start: Started) -> Climb:
+        return Climb(
+            self.service, start, self.settings, self.record, self.clock, self.stop, self._say,
+            self.smoke,
+        )  # fmt: skip
+
+    def _say(self, message: str, level: Level = Level.INFO) -> None:
+        self.report.emit(Event("deploy", message, self.service.host.name, level))
 
 
 def _said(error: BaseException) -> str:
@@ -350,11 +357,6 @@ def _failure(error: BaseException) -> DdopsError:
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("stopped by the user; nothing is served")
     return DdopsError(f"the deploy failed: {type(error).__name__}: {error}")
-
-
-def _first_bad(ladder: Sequence[GateResult]) -> GateResult | None:
-    """A gate passes, or is skipped for a recorded reason; unknown is not a pass."""
-    return next((g for g in ladder if g.verdict not in (Verdict.PASS, Verdict.SKIP)), None)
 
 
 def _words(finding: Finding) -> str:

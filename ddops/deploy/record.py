@@ -25,6 +25,12 @@ class Recorder:
     report: Reporter
     journal: Callable[[Mapping[str, object]], None]
 
+    def locked(self, committed: str | None) -> None:
+        """The first row. The host's journal is told what its link says passed last: a run that
+        was killed behind its commit has not written that itself."""
+        self._ledger_row("locked", Outcome.OK, {"committed": committed})
+        self._journal_row("locked", Outcome.OK, {"committed": committed})
+
     def ok(self, state: str, evidence: Mapping[str, object]) -> None:
         self._row(state, Outcome.OK, evidence)
 
@@ -41,6 +47,11 @@ class Recorder:
     def back(self, release: str | None) -> None:
         """`restored`, on a way out too."""
         self._try("restored", lambda: self._row("restored", Outcome.OK, {"serves": release}))
+
+    def committed(self) -> None:
+        """The last row; the link on the host has moved already, whatever becomes of this."""
+        evidence = {"release": self.release}
+        self._try("committed", lambda: self._row("committed", Outcome.OK, evidence))
 
     def unknown(self, state: str, why: str) -> None:
         """Here only: the host cannot be reached to be told."""
@@ -73,6 +84,9 @@ class Recorder:
 
     def _row(self, state: str, verdict: Outcome, evidence: Mapping[str, object]) -> None:
         self._ledger_row(state, verdict, evidence)
+        self._journal_row(state, verdict, {})
+
+    def _journal_row(self, state: str, verdict: Outcome, more: Mapping[str, object]) -> None:
         self.journal(
             {
                 "op": self.op_id,
@@ -80,6 +94,7 @@ class Recorder:
                 "release": self.release,
                 "state": state,
                 "verdict": verdict.value,
+                **more,
             }
         )
 

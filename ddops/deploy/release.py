@@ -11,7 +11,7 @@ from ddops.engines import LaunchSpec, launch_spec, release_content, release_dige
 from ddops.engines.sglang import server_identity
 from ddops.errors import DdopsError
 from ddops.gates import Golden, parse_golden
-from ddops.inventory.model import Host, Profile, Service
+from ddops.inventory.model import Host, Node, Profile, Service
 from ddops.layout import HostLayout
 from ddops.model import short
 from ddops.render import render
@@ -29,6 +29,18 @@ _UNIT_PATHS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """Which code a release runs. `digest` names the folder of patched code, if there is one."""
+
+    digest: str = ""
+    series: str = ""
+    plugin: str = ""
+
+
+UNPATCHED = Code()
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """`content` is what `digest` is taken of. `identity` is what the server must say it is."""
 
@@ -41,9 +53,13 @@ class Release:
     golden_text: str | None
 
 
-def build_release(service: Service, profile: Profile, env_digest: str, lookup: Lookup) -> Release:
+def build_release(
+    service: Service, profile: Profile, env_digest: str, lookup: Lookup, code: Code = UNPATCHED
+) -> Release:
     """Render the release. Pure but for reading project files; no host is asked."""
-    launch = launch_spec(service, profile, HostLayout("${engine_dir}").env(env_digest))
+    layout = HostLayout("${engine_dir}")
+    code_dir = layout.code(code.digest) if code.digest else None
+    launch = launch_spec(service, profile, layout.env(env_digest), code_dir)
     unit = render(
         lookup,
         "unit.service.j2",
@@ -53,8 +69,8 @@ def build_release(service: Service, profile: Profile, env_digest: str, lookup: L
     content = release_content(
         service=service.name,
         upstream=profile.engine,
-        series="",
-        plugin="",
+        series=code.series,
+        plugin=code.plugin,
         launch=launch,
         unit=unit,
         lock=env_digest,
@@ -104,9 +120,17 @@ def staged_release(digest: str, files: Mapping[str, str]) -> Release:
     return Release(digest, content, launch, identity, gates, golden, text)
 
 
-def release_files(release: Release, host: Host, port: int) -> dict[str, str]:
+def places(host: Host, port: int, node: Node) -> dict[str, str]:
+    """What a release leaves for each host to fill in."""
+    return {
+        "engine_dir": host.engine_dir, "port": str(port), "rank": str(node.rank),
+        "dist_addr": node.address,
+    }  # fmt: skip
+
+
+def release_files(release: Release, host: Host, port: int, node: Node) -> dict[str, str]:
     """The files of `releases/<digest>/` on this host, by name. No secret is among them."""
-    argv, env = release.launch.expand({"engine_dir": host.engine_dir, "port": str(port)})
+    argv, env = release.launch.expand(places(host, port, node))
     launch = {
         "schema": "ddops.launch/1",
         "release": release.digest,
@@ -123,7 +147,13 @@ def release_files(release: Release, host: Host, port: int) -> dict[str, str]:
         "release.json": json.dumps({"digest": release.digest, **release.content}, indent=1),
         "launch.json": json.dumps(launch, indent=1),
         "gates.json": json.dumps(
-            {"gates": list(release.gates), "identity": dict(release.identity), "port": port}
+            {
+                "gates": list(release.gates),
+                "identity": dict(release.identity),
+                "port": port,
+                # A follower answers /health and nothing else; its wrapper asks it for no more.
+                **({"rank": node.rank} if node.rank else {}),
+            }
         ),
     }
     if release.golden_text is not None:
@@ -135,6 +165,6 @@ def _revision(name: str | None, revision: str | None, source: str | None, lookup
     """`name@revision`; weights that come from a local folder are named by their content."""
     if name is None:
         return ""
-    if revision is None and source is not None:
+    if revision is None and source is not None and not source.startswith(("rsync:", "hub:")):
         revision = f"sha256:{tree_digest(lookup(source))}"
     return f"{name}@{revision}" if revision else name

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddops.compat import launch_of
 from ddops.deploy.host import ServiceOnHost
 from ddops.deploy.release import Release, staged_release
-from ddops.deploy.run import Outcome, Tools, at_work, port_of
+from ddops.deploy.run import Outcome, Tools, at_work, port_of, together
 from ddops.errors import RefusedError, RollbackFailedError, RolledBackError
 from ddops.inventory.model import Host, Service
 from ddops.model import short
@@ -60,6 +60,8 @@ def way_back(journal: str, staged: Sequence[str], service: str, current: str | N
             continue
         if row.get("state") == "committed" and row.get("verdict") == "ok":
             passed.append(str(row.get("release")))
+        elif row.get("state") == "locked" and row.get("committed"):
+            passed.append(str(row["committed"]))  # by the link: its own run may have been killed
     order = dict.fromkeys(r for r in reversed(passed) if r in staged)
     return WayBack(current, tuple(order))
 
@@ -78,8 +80,14 @@ def roll_back(
     target = ServiceOnHost(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
-    with at_work(target, f"rollback {service.name}", tools) as work:
+    hurried = replace(tools, snapshots="a way back waits for no backup place")
+    with (
+        together(target, hurried) as shared,
+        at_work(target, f"rollback {service.name}", shared) as work,
+    ):
         release = _staged(target, look_back(target).choose(host.name, to))
+        if shared.party is not None:
+            shared.party.agree(host.name, "release to go back to", release.digest)
         try:
             # What provision would do today says nothing about the environment of that release:
             # the engine in it was asked for its flags, and that is the proof.

@@ -8,26 +8,34 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddops import lock
 from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.compat import Launch, launch_of
+from ddops.deploy.climb import Settings
+from ddops.deploy.code import release_code, tree_rows
 from ddops.deploy.host import ServiceOnHost, serves
-from ddops.deploy.machine import STATES, Deploy, Settings
+from ddops.deploy.machine import Deploy
+from ddops.deploy.party import Party, PartyStop
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release, build_release
+from ddops.deploy.smoke import Smoke, skipped, smoke_of
 from ddops.deploy.stop import Stop
 from ddops.errors import DdopsError, RefusedError, UnreachableError
 from ddops.events import Event, Reporter
 from ddops.gates import Observation
 from ddops.inventory.model import Host, Profile, Service, Waiver
+from ddops.inventory.port import port_of as port_of
 from ddops.ledger import Ledger
 from ddops.model import State, short
 from ddops.plan import Proposal, make_plan
+from ddops.probe import Facts
 from ddops.provision import Provision, env_recipe
+from ddops.snapshot import Step, snapshot_for_deploy
+from ddops.snapshot import Tools as SnapshotTools
 from ddops.transport import Transport
 
 Lookup = Callable[[str], Path]
@@ -42,6 +50,9 @@ class Tools:
     """What a deploy is given. `ledger` opens one connection for the calling thread.
 
     `restart`: make a start of its own even of what serves already, as a measurement may need.
+    `snapshots`: what a snapshot of a host needs, or why this command takes none.
+    `party`: the hosts of one engine, deployed side by side with this one.
+    `unmeasured`: why this command does without G5, where it does.
     """
 
     lookup: Lookup
@@ -55,6 +66,9 @@ class Tools:
     lock_wait_s: float = 0.0
     waivers: tuple[Waiver, ...] = ()
     restart: bool = False
+    snapshots: Callable[[Host], SnapshotTools] | str = "this command takes none"
+    unmeasured: str = ""
+    party: Party | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +87,8 @@ def prepare(host: Host, service: Service, profile: Profile, lookup: Lookup) -> R
     """The release of a service for a kind of host. Reads local files only."""
     with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
         recipe = env_recipe(host.engine_env, lookup, Path(folder))
-        return build_release(service, profile, recipe.digest, lookup)
+        code = release_code(service, profile, recipe, lookup)
+        return build_release(service, profile, recipe.digest, lookup, code)
 
 
 def deploy_service(
@@ -83,10 +98,11 @@ def deploy_service(
     release = prepare(host, service, profile, tools.lookup)
 
     def prepared() -> Rows:
-        return _provision_rows(transport, host, service, tools.lookup)
+        rows = _provision_rows(transport, host, service, tools.lookup)
+        return (*rows, *tree_rows(transport, host, service, profile, tools.lookup))
 
     judged = launch_of(release.launch, profile.engine, service, host)
-    return deploy_release(transport, host, service, release, tools, judged, prepared)
+    return deploy_release(transport, host, service, release, tools, judged, prepared, profile)
 
 
 def deploy_release(
@@ -97,24 +113,73 @@ def deploy_release(
     tools: Tools,
     judged: Launch | None,
     prepared: Callable[[], Rows],
+    profile: Profile | None = None,
 ) -> Outcome:
     """The same for a release that is there already, such as a snapshot's."""
     target = ServiceOnHost(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
+    with together(target, tools) as tools:
+        return _deploy(target, release, tools, judged, prepared, profile)
+
+
+@contextmanager
+def together(target: ServiceOnHost, tools: Tools) -> Iterator[Tools]:
+    """This host's part in an engine on several: however it ends, the others hear of it."""
+    party, name, nodes = tools.party, target.host.name, target.service.nnodes
+    if nodes > 1 and (party is None or not target.node.address):
+        raise RefusedError(
+            f"{name}: {target.service.name} is one engine on {nodes} hosts",
+            why="they are deployed together or not at all",
+            next=f"ddops deploy {target.service.name}",
+        )
+    if party is None:
+        yield tools
+        return
+    try:
+        yield replace(tools, stop=PartyStop(tools.stop, party.forth, name))
+    except BaseException as error:
+        party.leave(name, error)
+        raise
+    party.back.fail(name, DdopsError(f"{name}: has the new release already"))
+
+
+def _deploy(
+    target: ServiceOnHost,
+    release: Release,
+    tools: Tools,
+    judged: Launch | None,
+    prepared: Callable[[], Rows],
+    profile: Profile | None,
+) -> Outcome:
+    service, host, party = target.service, target.host, tools.party
+    if party is not None:
+        party.agree(host.name, "release", release.digest)
     seen = look(target)
     unchanged = None if tools.restart else _unchanged(seen, target, release)
     # Somebody at work may be about to change it: then the lock decides, and a second look.
-    if unchanged is not None and lock.read(transport, target.layout) is None:
+    if unchanged is not None and lock.read(target.transport, target.layout) is not None:
+        unchanged = None
+    if (unchanged := _all(unchanged, target, tools, "first look")) is not None:
         return unchanged
     if seen is None:
         raise RefusedError(f"{host.name}: not provisioned", next=f"ddops provision {host.name}")
     with at_work(target, f"deploy {service.name} {short(release.digest)}", tools) as work:
         patient = None if tools.restart else _patient_look(target, release, tools.stop)
         unchanged = _unchanged(patient, target, release)
-        if unchanged is not None:
+        if (unchanged := _all(unchanged, target, tools, "second look")) is not None:
             return unchanged
-        return work.go(release, prepared=prepared, judged=judged)
+        return work.go(release, prepared=prepared, judged=judged, profile=profile)
+
+
+def _all(
+    unchanged: Outcome | None, target: ServiceOnHost, tools: Tools, where: str
+) -> Outcome | None:
+    """Of an engine on several hosts nothing is unchanged unless all of it is."""
+    if tools.party is None:
+        return unchanged
+    same = tools.party.forth.meet(target.host.name, where, unchanged is not None)
+    return unchanged if all(same) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +198,12 @@ class Work:
         *,
         prepared: Callable[[], Sequence[tuple[str, str, Proposal]]],
         judged: Launch | None,
+        profile: Profile | None = None,
     ) -> Outcome:
-        """Through the state machine; answers what is live then."""
+        """Through the state machine; answers what is live then.
+
+        Without a `profile` it is not known with which earlier runs this one could be compared.
+        """
         target, tools = self.target, self.tools
         machine = Deploy(
             service=target,
@@ -150,10 +219,31 @@ class Work:
             still_ours=self.still_ours,
             judged=judged,
             waivers=tools.waivers,
+            snapshot=self._snapshot,
+            party=tools.party,
+            smoke=self._smoke(release, profile),
         )
         after = machine.run()
         nonce = after.launch.nonce if after.launch else ""
         return Outcome(target.host.name, target.service.name, release.digest, True, nonce)
+
+    def _smoke(self, release: Release, profile: Profile | None) -> Smoke:
+        if self.tools.unmeasured:
+            return skipped(self.tools.unmeasured)
+        if self.target.node.rank:
+            return skipped("rank 0 answers for all")
+        if profile is None:
+            return skipped("the profile behind this release is not known here")
+        return smoke_of(self.target, release.digest, profile, self.ledger, self.tools.report)
+
+    def _snapshot(self, facts: Facts, required: bool) -> Step:
+        target, given = self.target, self.tools.snapshots
+        if isinstance(given, str):
+            return Step(given, {})
+        return snapshot_for_deploy(
+            target.transport, target.host, target.service.name, given(target.host),
+            required=required, facts=facts,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -167,87 +257,6 @@ def at_work(target: ServiceOnHost, what: str, tools: Tools) -> Iterator[Work]:
         tools.ledger() as ledger,
     ):
         yield Work(target, tools, op_id, ledger, lease.check)
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasePlan:
-    """What a deploy would do, for people to read: nothing here has touched a host."""
-
-    host: str
-    service: str
-    profile: str
-    release_words: str
-    host_words: str
-    digest: str | None
-    argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
-    unit: str
-    transitions: tuple[tuple[str, str], ...]
-
-    def as_json(self) -> dict[str, object]:
-        out = asdict(self)
-        out["transitions"] = [{"state": s, "plan": w} for s, w in self.transitions]
-        return out
-
-
-#: Stands in the paths of a release whose environment has no lock yet; never a real digest.
-_NO_LOCK = "no-lock-yet"
-
-
-def plan_release(
-    transport: Transport, host: Host, service: Service, profile: Profile, lookup: Lookup
-) -> ReleasePlan:
-    """Render the release and look at the host. A host that does not answer is UNKNOWN."""
-    try:
-        release = prepare(host, service, profile, lookup)
-        digest: str | None = release.digest
-        words = release.digest[:12]
-    except RefusedError as error:
-        release = build_release(service, profile, _NO_LOCK, lookup)
-        digest, words = None, f"UNKNOWN: {error.what}"
-    target = ServiceOnHost(transport, host, service, port_of(host, service), lookup, Redactor())
-    state, why = "ok", ""
-    try:
-        seen = look(target)
-        if seen is None:
-            state, host_words = "refused", f"not provisioned; next: ddops provision {host.name}"
-        elif digest is not None and serves(seen, digest) and _committed(target, release):
-            state, host_words = "unchanged", "unchanged: this release is live"
-        else:
-            now = seen.launch.release[:12] if seen.launch else "nothing"
-            host_words = f"engine {seen.engine.value}, serves {now}"
-    except UnreachableError as error:
-        state, why = "unknown", error.what
-        host_words = f"UNKNOWN: {why}"
-    hidden = [(k, f"(secret, {ref})") for k, ref in release.launch.secret_env]
-    argv = release.launch.argv
-    if release.launch.api_key is not None:
-        argv = (*argv, "--config", "(file with the API key, mode 0600)")
-    return ReleasePlan(
-        host.name, service.name, profile.name, words, host_words, digest, argv,
-        tuple(sorted([*release.launch.env, *hidden])), str(_unit(release)),
-        _transitions(state, host),
-    )  # fmt: skip
-
-
-def _unit(release: Release) -> object:
-    spec = release.content["spec"]
-    return spec["unit"] if isinstance(spec, dict) else ""
-
-
-def _transitions(state: str, host: Host) -> tuple[tuple[str, str], ...]:
-    """Each transition with what is known of it without touching the host."""
-    if state == "unchanged":
-        return (("unchanged", "nothing would be done"),)
-    host_step = {"unknown": "UNKNOWN: the host does not answer", "refused": "refused"}.get(state)
-    no_gpu = (host.host_class or "cpu") == "cpu" or host.simulated
-    skips = {
-        "snapshotted": "SKIP: snapshots are not part of this version",
-        "drained": "SKIP: no router stands before this service",
-        **({"vram_free": "SKIP: no GPU behind this host"} if no_gpu else {}),
-    }
-    local = {"rendered": "ok: from local files", **skips}
-    return tuple((s, local.get(s, host_step or "would be done")) for s in STATES)
 
 
 def look(target: ServiceOnHost) -> Observation | None:
@@ -267,14 +276,6 @@ def look(target: ServiceOnHost) -> Observation | None:
         ) from error
 
 
-def port_of(host: Host, service: Service) -> int:
-    """The service's port; a host may have another (`vars.port`), as lab hosts do."""
-    value = host.vars.get("port", service.port)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
-        raise RefusedError(f"{host.name}: vars.port is not a port: {value!r}")
-    return value
-
-
 def _provision_rows(
     transport: Transport, host: Host, service: Service, lookup: Lookup
 ) -> tuple[tuple[str, str, Proposal], ...]:
@@ -291,9 +292,13 @@ def _patient_look(target: ServiceOnHost, release: Release, stop: Stop) -> Observ
     """
     for _ in range(LOOKS - 1):
         seen = look(target)
-        if seen is None or seen.engine is not State.UP or serves(seen, release.digest):
+        if (
+            seen is None
+            or seen.engine is not State.UP
+            or serves(seen, release.digest, follower=target.node.rank > 0)
+        ):
             return seen
-        if seen.current != release.digest or not _committed(target, release):
+        if seen.current != release.digest or not committed(target, release):
             return seen
         stop.wait(LOOK_AGAIN_S)
     return look(target)
@@ -301,13 +306,17 @@ def _patient_look(target: ServiceOnHost, release: Release, stop: Stop) -> Observ
 
 def _unchanged(seen: Observation | None, target: ServiceOnHost, release: Release) -> Outcome | None:
     """The outcome of a deploy of what serves already, and has passed its gates; else None."""
-    if seen is None or not serves(seen, release.digest) or not _committed(target, release):
+    if (
+        seen is None
+        or not serves(seen, release.digest, follower=target.node.rank > 0)
+        or not committed(target, release)
+    ):
         return None
     nonce = seen.launch.nonce if seen.launch else ""
     return Outcome(target.host.name, target.service.name, release.digest, False, nonce)
 
 
-def _committed(target: ServiceOnHost, release: Release) -> bool:
+def committed(target: ServiceOnHost, release: Release) -> bool:
     return target.links().committed == release.digest
 
 

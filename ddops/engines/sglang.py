@@ -29,12 +29,20 @@ FATAL_LINES = (
 )
 
 
+#: The managed source tree, as profiles name it in PYTHONPATH.
+MANAGED = "${engine_dir}/tree"
+
 #: Words of a launch before the engine's own options: its interpreter, -m and the module.
 LAUNCHER_WORDS = 3
 
 
-def launch_spec(service: Service, profile: Profile, env_dir: str) -> LaunchSpec:
-    """argv and environment of a release. `env_dir` may hold `${engine_dir}`."""
+def launch_spec(
+    service: Service, profile: Profile, env_dir: str, code_dir: str | None = None
+) -> LaunchSpec:
+    """argv and environment of a release. The folders may hold `${engine_dir}`.
+
+    `code_dir` is patched engine code, found before the environment's own.
+    """
     argv = [f"{env_dir}/bin/python", "-m", "sglang.launch_server"]
     for name, value in _options(service, profile):
         if value is True:
@@ -49,12 +57,20 @@ def launch_spec(service: Service, profile: Profile, env_dir: str) -> LaunchSpec:
     secret_env: dict[str, str] = {}
     for name, text in {**profile.env, **service.env, **_tree_env(profile)}.items():
         (secret_env if _is_reference(text) else env)[name] = text
+    if code_dir is not None:
+        env["PYTHONPATH"] = ":".join(p for p in (code_dir, env.get("PYTHONPATH")) if p)
     return LaunchSpec(
         tuple(argv),
         tuple(sorted(env.items())),
         tuple(sorted(secret_env.items())),
         service.api_key,
     )
+
+
+def from_tree(service: Service, profile: Profile) -> bool:
+    """Whether the engine runs from the host's managed tree rather than from an environment."""
+    path = {**profile.env, **service.env}.get("PYTHONPATH", "")
+    return any(p == MANAGED or p.startswith(f"{MANAGED}/") for p in path.split(":"))
 
 
 def server_identity(service: Service, profile: Profile) -> dict[str, object]:
@@ -86,12 +102,16 @@ def draft_tokens(profile: Profile) -> int | None:
 
 def _options(service: Service, profile: Profile) -> Iterator[tuple[str, object]]:
     yield "model-path", service.model_path or service.model
-    if service.revision:
+    if service.revision and not service.revision.startswith("sha256:"):
         yield "revision", service.revision
     if service.served_model_name:
         yield "served-model-name", service.served_model_name
     yield "host", service.listen
     yield "port", "${port}"
+    if service.nnodes > 1:
+        yield "nnodes", service.nnodes
+        yield "node-rank", "${rank}"
+        yield "dist-init-addr", "${dist_addr}"
     yield from sorted(profile.launch.items())
     spec = profile.spec
     if spec.algorithm == "none":
@@ -104,7 +124,7 @@ def _options(service: Service, profile: Profile) -> Iterator[tuple[str, object]]
                 next="set draft and draft_path in the service's file",
             )
         yield "speculative-draft-model-path", service.draft_path or service.draft
-        if service.draft_revision:
+        if service.draft_revision and not service.draft_revision.startswith("sha256:"):
             yield "speculative-draft-model-revision", service.draft_revision
     tokens = draft_tokens(profile)
     if tokens is not None:

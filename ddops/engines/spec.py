@@ -12,7 +12,8 @@ RELEASE_SCHEMA = "ddops.release/1"
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """How the engine is started. Paths and ports are `${engine_dir} ${port} ${rank}`, unexpanded.
+    """How the engine is started. Paths, ports and places are `${engine_dir} ${port} ${rank}
+    ${dist_addr}`, unexpanded.
 
     `secret_env` maps a variable to a reference (`env:NAME`), `api_key` is a reference or None;
     the values are no part of a release.

@@ -1,8 +1,18 @@
 """Proof that a started engine is the release and answers right."""
 
-from ddops.gates.golden import Golden, judge_golden, parse_golden
+from ddops.gates.golden import Golden, judge_golden, nearness, needs_ties, parse_golden
 from ddops.gates.ladder import judge_g0, judge_g1, judge_g2, judge_g3
-from ddops.gates.observation import Answer, Launch, Observation, Port, observe, parse_observation
+from ddops.gates.observation import (
+    Answer,
+    Launch,
+    Observation,
+    Port,
+    Unit,
+    observation_of,
+    observe,
+    parse_observation,
+)
+from ddops.gates.soak import judge_soak, soaked
 
 __all__ = [
     "Answer",
@@ -10,12 +20,18 @@ __all__ = [
     "Launch",
     "Observation",
     "Port",
+    "Unit",
     "judge_g0",
     "judge_g1",
     "judge_g2",
     "judge_g3",
     "judge_golden",
+    "judge_soak",
+    "nearness",
+    "needs_ties",
+    "observation_of",
     "observe",
     "parse_golden",
     "parse_observation",
+    "soaked",
 ]

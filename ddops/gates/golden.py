@@ -1,6 +1,9 @@
 """G4: does the engine answer what the reference answered?
 
 `exactness`: the golden prompts, greedily, give the reference's tokens, one for one.
+`prefix>=N`: their first N tokens are the reference's, for an engine whose rounding differs later.
+`margin<=X`: an answer may leave the reference where the engine itself, asked for that one token
+without drafts, scores both within X nats of each other; anywhere else it fails.
 `commit_length>=X`: tokens per verify step over all golden answers, from the answers' own
 counts. A requirement that cannot be measured is unknown, and unknown does not pass.
 """
@@ -19,6 +22,25 @@ GOLDEN_SCHEMA = "ddops.golden/1"
 #: Gates that `ddops bench` climbs before any number; a deploy does not wait for them.
 _OF_BENCH = ("canary", "degeneration", "sampled", "coding")
 _COMMIT = re.compile(r"commit_length\s*>=\s*(\d+(?:\.\d+)?)\Z")
+_PREFIX = re.compile(r"prefix\s*>=\s*(\d+)\Z")
+_MARGIN = re.compile(r"margin\s*<=\s*(\d+(?:\.\d+)?)\Z")
+
+
+def nearness(requirements: Sequence[str]) -> tuple[int | None, float | None]:
+    """How near an answer must be, as far as a service says: its first tokens, nats at a tie.
+
+    None is the strict word of whoever asks; `exactness` beside others is that too.
+    """
+    if "exactness" in requirements:
+        return None, None
+    margins = [float(m.group(1)) for r in requirements if (m := _MARGIN.match(r))]
+    firsts = [int(m.group(1)) for r in requirements if (m := _PREFIX.match(r))]
+    return (None if margins else max(firsts, default=None)), min(margins, default=None)
+
+
+def needs_ties(requirements: Sequence[str]) -> bool:
+    """Whether the answers must be asked with the scores of where they leave the reference."""
+    return any(_MARGIN.match(r) for r in requirements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +100,10 @@ def judge_golden(
     for requirement in requirements:
         if requirement == "exactness":
             out.append(_exactness(golden, answers))
+        elif prefix := _PREFIX.match(requirement):
+            out.append(_exactness(golden, answers, requirement, int(prefix.group(1))))
+        elif margin := _MARGIN.match(requirement):
+            out.append(_margin(golden, answers, requirement, float(margin.group(1))))
         elif (match := _COMMIT.match(requirement)) and not speculative:
             skipped = "an autoregressive launch commits one token a step"
             out.append(GateResult(f"G4 {requirement}", Verdict.SKIP, skipped, {}))
@@ -110,28 +136,76 @@ def _broken(
     return None
 
 
-def _exactness(golden: Golden, answers: Sequence[Mapping[str, object]]) -> GateResult:
+def _exactness(
+    golden: Golden,
+    answers: Sequence[Mapping[str, object]],
+    name: str = "exactness",
+    first: int | None = None,
+) -> GateResult:
+    """All tokens, or the `first` ones of each answer."""
     wrong: list[dict[str, object]] = []
     for answer in answers:
-        want, got = golden.want[str(answer["id"])], answer["output_ids"]
-        if not isinstance(got, list) or list(want) != got:
-            at = _first_difference(want, got if isinstance(got, list) else [])
+        want, got = list(golden.want[str(answer["id"])][:first]), _ids(answer)[:first]
+        if want != got:
+            at = _first_difference(want, got)
             wrong.append({"id": answer["id"], "first_difference": at, "want": len(want)})
     total = len(golden.prompts)
     evidence: dict[str, object] = {"prompts": total, "wrong": wrong}
     if wrong:
-        first = wrong[0]
+        one = wrong[0]
         return GateResult(
-            "G4 exactness",
+            f"G4 {name}",
             Verdict.FAIL,
             f"{len(wrong)} of {total} golden prompts differ;"
-            f" {first['id']} from token {first['first_difference']} of {first['want']}",
+            f" {one['id']} from token {one['first_difference']} of {one['want']}",
             evidence,
         )
-    tokens = sum(len(ids) for _, ids in golden.prompts)
+    tokens = sum(len(ids[:first]) for _, ids in golden.prompts)
     return GateResult(
-        "G4 exactness", Verdict.PASS, f"{total} prompts, {tokens} tokens equal", evidence
+        f"G4 {name}", Verdict.PASS, f"{total} prompts, {tokens} tokens equal", evidence
     )
+
+
+def _margin(
+    golden: Golden, answers: Sequence[Mapping[str, object]], name: str, most: float
+) -> GateResult:
+    """Each difference is a tie by the engine's own scores, or the gate fails."""
+    rows: list[dict[str, object]] = []
+    bad = ""
+    for answer in answers:
+        want, got = golden.want[str(answer["id"])], _ids(answer)
+        if list(want) == got:
+            continue
+        at = _first_difference(want, got)
+        gap = _gap(answer.get("tie"), at, want[at : at + 1], got[at : at + 1])
+        rows.append({"id": answer["id"], "first_difference": at, "margin": gap})
+        if gap is None or gap > most:
+            words = "its scores are not known" if gap is None else f"{gap:.3g} nats apart"
+            bad = bad or f"{answer['id']} from token {at} of {len(want)}: {words}"
+    total = len(golden.prompts)
+    evidence: dict[str, object] = {"prompts": total, "different": rows, "bound": most}
+    if bad:
+        words = f"{len(rows)} of {total} golden prompts differ; {bad}"
+        return GateResult(f"G4 {name}", Verdict.FAIL, words, evidence)
+    words = f"{total} prompts, {len(rows)} leave the reference at a tie" if rows else (
+        f"{total} prompts equal")  # fmt: skip
+    return GateResult(f"G4 {name}", Verdict.PASS, words, evidence)
+
+
+def _gap(tie: object, at: int, want: Sequence[int], got: Sequence[object]) -> float | None:
+    """Nats between the wanted and the given token; None where one was not scored."""
+    if not isinstance(tie, Mapping) or tie.get("at") != at or not want or not got:
+        return None
+    top = tie.get("top")
+    scores = {one[1]: float(one[0]) for one in top} if isinstance(top, list) else {}
+    if want[0] not in scores or got[0] not in scores:
+        return None
+    return abs(scores[want[0]] - scores[got[0]])
+
+
+def _ids(answer: Mapping[str, object]) -> list[int]:
+    found = answer["output_ids"]
+    return found if isinstance(found, list) else []
 
 
 def _first_difference(want: Sequence[int], got: Sequence[object]) -> int:

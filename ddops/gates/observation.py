@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ddops.command import cmd
 from ddops.errors import CommandFailed
@@ -118,10 +119,7 @@ def observe(
 def parse_observation(text: str) -> Observation:
     """Parse what `hostside/observe.py` printed; a wrong schema is an error, never a guess."""
     try:
-        raw = json.loads(text)
-        if raw["schema"] != SCHEMA:
-            raise ValueError(f"schema {raw['schema']!r}, want {SCHEMA!r}")
-        return _observation(raw)
+        return observation_of(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CommandFailed(
             "the host's observation is not readable",
@@ -131,7 +129,10 @@ def parse_observation(text: str) -> Observation:
         ) from error
 
 
-def _observation(raw: dict[str, dict[str, object]]) -> Observation:
+def observation_of(raw: dict[str, Any]) -> Observation:
+    """The same of what is parsed already. Raises ValueError, KeyError, TypeError and their kin."""
+    if raw["schema"] != SCHEMA:
+        raise ValueError(f"schema {raw['schema']!r}, want {SCHEMA!r}")
     engine, port, log = raw["engine"], raw["port"], raw["log"]
     return Observation(
         at=float(str(raw["at"])),

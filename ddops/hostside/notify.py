@@ -90,12 +90,13 @@ class Watch:
             rotate(self.log)
 
     def until_ready(self, launch):
-        port = read_json(os.path.join(self.dir, "current", "gates.json"))["port"]
+        gates = read_json(os.path.join(self.dir, "current", "gates.json"))
+        port, follower = gates["port"], gates.get("rank", 0) > 0
         client = self.observe.Http(port, HTTP_S, self.observe.api_key(self.dir))
         began, size, missing = time.monotonic(), 0, ""
         while True:
             waited = time.monotonic() - began
-            now = missing_yet(self.observe, client, port, self.dir, launch)
+            now = missing_yet(self.observe, client, port, self.dir, launch, follower)
             if not now:
                 self.notify.send("READY=1\nSTATUS=ready after %.0f s" % waited)
                 return
@@ -109,8 +110,11 @@ class Watch:
             time.sleep(POLL_S)
 
 
-def missing_yet(observe, client, port, service_dir, launch):
-    """What keeps this start from being ready, in a few words; empty when nothing does."""
+def missing_yet(observe, client, port, service_dir, launch, follower=False):
+    """What keeps this start from being ready, in a few words; empty when nothing does.
+
+    A follower, of an engine on several hosts, answers /health alone.
+    """
     seen = observe.listening(port, service_dir, launch)
     if not seen["listening"]:
         return "loading"
@@ -118,6 +122,8 @@ def missing_yet(observe, client, port, service_dir, launch):
         return "port %d is held by %s" % (port, seen["owner"])
     if client.get("/health")["status"] != 200:
         return "loading: /health does not answer 200"
+    if follower:
+        return ""
     said = client.get_json("/model_info", ("weight_version",)).get("values", {})
     if said.get("weight_version") != launch["weight_version"]:
         return "/model_info does not name this start"

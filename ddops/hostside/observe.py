@@ -94,7 +94,9 @@ def listening(port, service_dir, launch):
     inodes = listen_inodes(port)
     if not inodes:
         return {"port": port, "listening": False, "owned": False, "owner": None}
-    pid = socket_owner(inodes)
+    # Nearly always it is the engine; all processes' descriptors are many on a busy host.
+    pid = holder(launch["pid"], inodes) if launch is not None else None
+    pid = pid or socket_owner(inodes)
     if pid is None:
         return {"port": port, "listening": True, "owned": False, "owner": "another user's process"}
     # The tag holds without a launch record too: a start that was cut short is still ours.
@@ -124,6 +126,18 @@ def listen_inodes(port):
             if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
                 out.add(words[9])
     return out
+
+
+def holder(pid, inodes):
+    """The pid, if that process has one of the sockets open."""
+    want = {"socket:[%s]" % i for i in inodes}
+    for fd in glob.iglob("/proc/%d/fd/*" % pid):
+        try:
+            if os.readlink(fd) in want:
+                return pid
+        except OSError:
+            continue  # gone, or another user's
+    return None
 
 
 def socket_owner(inodes):

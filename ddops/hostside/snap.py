@@ -22,6 +22,7 @@ import sys
 import time
 
 from ddops.hostside.snap_git import SCHEMA, SEED, Allow, Git, Lock, Stop, sha256
+from ddops.hostside.snap_history import history, ignored
 from ddops.hostside.snap_scan import RULES, scan
 
 #: So many objects beside a pack that has them too are worth a process that removes them.
@@ -69,6 +70,9 @@ def capture(spec):
             raise Stop("secrets", hits=hits)
         if "commit" not in last:
             last["commit"] = git.commit(last["tree"], spec["at"])
+        past = history(git, last["tree"], allow, spec["allow"])
+        if rounds or state["ignored"] is None:
+            state["ignored"] = ignored(git)
         state["last"] = last
         state["cleared"] = {"tree": last["tree"], "rules": RULES}
         git.save(state)
@@ -77,6 +81,7 @@ def capture(spec):
             "commit": last["commit"], "rounds": rounds,
             "nested": nested_heads(git, state), "large": large,
             "allowed": sorted(state["allowed"]), "plumbing_s": round(plumbing, 4),
+            "history": past, "ignored": state["ignored"],
         }  # fmt: skip
         if spec["have"] is not None:
             answer["pack"] = pack(git, last, spec["have"], spec["inline_bytes"])

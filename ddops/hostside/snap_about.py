@@ -47,6 +47,7 @@ def main(argv):
         "env": read_json(os.path.join(env, "env.json")) if env else None,
         "env_path": env,
         "inputs": inputs(os.path.join(state, "inputs", lock[:12])) if lock else None,
+        "code": code(files),
         "launch": read_json(os.path.join(service, "run", "launch.json")) if service else None,
         "models": models(os.path.join(spec["engine_dir"], "models")),
         "git": own_repository(tree) if tree else None,
@@ -85,6 +86,16 @@ def lock_of(files):
         return json.loads(files["release.json"])["lock"] or None
     except (KeyError, ValueError, TypeError):
         return None
+
+
+def code(files):
+    """Engine and series of the patched code that the release runs, or None where it runs none."""
+    try:
+        paths = json.loads(files["launch.json"])["env"]["PYTHONPATH"].split(":")
+    except (KeyError, ValueError, TypeError):
+        return None
+    told = read_json(os.path.join(paths[0], "code.json"))
+    return told and {key: told[key] for key in ("engine", "series", "patches")}
 
 
 def find_tree(engine_dir, env):

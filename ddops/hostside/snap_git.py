@@ -149,7 +149,7 @@ class Git:
     def load(self):
         blank: dict[str, object] = {
             "last": None, "cleared": None, "nested": [], "large": [], "sums": {}, "index": None,
-            "forced": [], "allowed": {},
+            "forced": [], "allowed": {}, "ignored": None,
         }  # fmt: skip
         try:
             with open(os.path.join(self.dir, "ddops.json"), encoding="utf-8") as f:

@@ -15,7 +15,9 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 
 from ddops.hostside.snap_git import SCHEMA, Git, Lock, Stop, run
 
@@ -71,6 +73,7 @@ def lay(spec):
         git.write_excludes(spec["large_paths"])
         take(git, spec)
         if os.path.isdir(tree) and differing(git, spec["hash"]) == []:
+            rebuild(git, spec, tree)
             return {"state": "ok", "tree": tree, "laid": False}
         fresh = tree + ".partial"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -80,6 +83,7 @@ def lay(spec):
         wrong = differing(there, spec["hash"])
         if wrong:
             raise Stop("differs", paths=wrong[:20])
+        rebuild(git, spec, fresh)
         old = tree + ".replaced"
         shutil.rmtree(old, ignore_errors=True)
         if os.path.lexists(tree):
@@ -117,15 +121,59 @@ def write_out(git, spec, target):
         os.chmod(path, 0o755 if row["mode"] == "100755" else 0o644)
 
 
+def rebuild(git, spec, tree):
+    """A managed tree's own repository, as far back as its pin; put in place by a rename.
+
+    Its objects are those of the snapshot's tree and those of the pack that came with it.
+    """
+    told, final = spec.get("repo"), os.path.join(tree, ".git")
+    if not told or os.path.lexists(final):
+        return
+    dot = git.dir + ".repository"
+    shutil.rmtree(dot, ignore_errors=True)
+    run(["git", "init", "-q", "--bare", "--template=", dot], git.env)
+    env = {**git.env, "GIT_DIR": dot, "GIT_WORK_TREE": tree}
+    rows = git.out("ls-tree", "-r", "-t", "-z", "--full-tree", spec["hash"]).split(b"\0")
+    names = [r.split(b"\t", 1)[0].split()[2] for r in rows if r] + [spec["hash"].encode()]
+    packs = os.path.join(dot, "objects", "pack", "pack")
+    git.out("pack-objects", "-q", packs, stdin=b"\n".join(names) + b"\n")
+    with open(told["pack"], "rb") as f:
+        run(["git", "index-pack", "--stdin"], env, f.read())
+    pin, head = told["pin"], told["head"]
+    if b"\nparent " in run(["git", "cat-file", "commit", pin["commit"]], env).split(b"\n\n")[0]:
+        put(os.path.join(dot, "shallow"), pin["commit"] + "\n")
+    run(["git", "config", "core.bare", "false"], env)
+    if told["branch"]:
+        run(["git", "update-ref", "refs/heads/" + told["branch"], head], env)
+        run(["git", "symbolic-ref", "HEAD", "refs/heads/" + told["branch"]], env)
+    else:
+        run(["git", "update-ref", "--no-deref", "HEAD", head], env)
+    run(["git", "fsck", "--no-dangling", "--no-progress"], env)
+    os.makedirs(os.path.join(dot, "info"), exist_ok=True)
+    put(os.path.join(dot, "info", "exclude"), "__pycache__/\n*.py[co]\n")
+    put(os.path.join(dot, "ddops.json"), json.dumps(pin, indent=1))
+    run(["git", "read-tree", "HEAD"], env)
+    # What was edited by hand differs on purpose, and git ends with 1 then.
+    subprocess.run(["git", "update-index", "-q", "--refresh"], env=env, check=False,
+                   stdin=subprocess.DEVNULL, capture_output=True)  # fmt: skip
+    beside = final + ".ddops-partial"  # the tree may lie on another disk
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.move(dot, beside)
+    os.rename(beside, final)
+    os.unlink(told["pack"])
+
+
+def put(path, text):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
 def differing(git, tree):
     """Paths that are not as in `tree`, every file read: an index made now knows no times."""
-    index = os.path.join(git.dir, "prove.index")
-    if os.path.exists(index):
-        os.unlink(index)
-    env = {**git.ours, "GIT_INDEX_FILE": index}
-    run(["git", "read-tree", tree], env)
-    out = run(["git", "ls-files", "-z", "-m", "-o", "--exclude-standard"], env)
-    os.unlink(index)
+    with tempfile.TemporaryDirectory(prefix="ddops-prove-") as folder:
+        env = {**git.ours, "GIT_INDEX_FILE": os.path.join(folder, "index")}
+        run(["git", "read-tree", tree], env)
+        out = run(["git", "ls-files", "-z", "-m", "-o", "--exclude-standard"], env)
     return sorted({os.fsdecode(p) for p in out.split(b"\0") if p})
 
 

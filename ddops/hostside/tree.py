@@ -3,8 +3,10 @@
 
     tree.py SPEC
 
-SPEC is JSON, by zlib and base64, or `@` and a file of that, which is removed. It holds `verb`
-(init, status, apply, reverse, export, rebase), `tree`, and what the verb needs.
+SPEC is JSON, by zlib and base64; where that is too long for a word, it is `LONG`, and a variable
+of that name stands at the script's top. It holds `verb` (init, status, apply, reverse, export,
+rebase, code), `tree`, and what the verb needs. `status` writes nothing, nor does anything with
+`check`.
 A series is tried in an index of its own first. Only when all of it fits are files written, each
 by a rename, from a journal that the next run finishes.
 """
@@ -12,6 +14,7 @@ by a rename, from a journal that the next run finishes.
 import base64
 import csv
 import fcntl
+import glob
 import hashlib
 import io
 import json
@@ -32,17 +35,20 @@ from ddops.hostside.tree_git import (
     mail,
     write_json,
 )
-from ddops.hostside.tree_run import running
+from ddops.hostside.tree_run import read_json, running
 
 SCHEMA = "ddops.tree/1"
 
 
 def main(argv):
-    spec = json.loads(zlib.decompress(base64.b64decode(word_of(argv[0]))))
+    word = globals()["LONG"] if argv[0] == "LONG" else argv[0]
+    spec = json.loads(zlib.decompress(base64.b64decode(word)))
     os.umask(0o022)
     verbs = {"init": init, "status": status, "apply": apply, "reverse": apply, "export": export,
-             "rebase": rebase}  # fmt: skip
+             "rebase": rebase, "code": code}  # fmt: skip
     try:
+        if spec["verb"] != "init" and not os.path.isdir(spec["tree"]):
+            raise Refused("unmanaged", why="no folder %s" % spec["tree"])
         with locked(spec["tree"]):
             answer = verbs[spec["verb"]](spec)
     except Refused as refused:
@@ -51,19 +57,10 @@ def main(argv):
     return 0
 
 
-def word_of(word):
-    if not word.startswith("@"):
-        return word
-    with open(word[1:], encoding="ascii") as f:
-        text = f.read()
-    os.unlink(word[1:])
-    return text
-
-
 def locked(tree):
     """One change of a tree at a time; the kernel frees it."""
     os.makedirs(os.path.dirname(tree), exist_ok=True)
-    handle = open(tree + ".lock", "w")  # noqa: SIM115 - held until the script ends
+    handle = open(tree + ".lock", "a")  # noqa: SIM115 - held until the script ends
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -193,14 +190,15 @@ def apply(spec):
     """The series into the tree, or out of it: all of it, or nothing."""
     repo = Repo(spec["tree"])
     pin = repo.pin()
-    finish(repo)
+    if not spec["check"]:
+        finish(repo)
     patches = decoded(spec["patches"])
     back = spec["verb"] == "reverse"
     there, _ = applied(repo, pin["prefix"], patches, "HEAD")
     todo = [p for p in patches if (p[0] in there) is back]
     if spec["only"]:
         todo = [p for p in todo if p[0] in spec["only"]]
-    trial = Trial(repo, pin["prefix"], repo.head())
+    trial = Trial(repo, pin["prefix"], repo.head(), keep=not spec["check"])
     try:
         done, wrong = tried(trial, repo, todo[::-1] if back else todo, back)
         if wrong:
@@ -313,6 +311,61 @@ def write_path(repo, path, new):
     os.rename(temp, full)
 
 
+def code(spec):
+    """An environment's package with a series on it, in a folder of its own that appears whole.
+
+    `tree` is that folder, `env` the environment, `digest` what both come to. Where it is whole
+    already, what was edited by hand is kept under a ref and put back.
+    """
+    place = spec["tree"]
+    told = read_json(os.path.join(place, "code.json"))
+    if told is not None and told["digest"] == spec["digest"]:
+        return {"state": "ok", "made": False, **put_back(Repo(place))}
+    if os.path.lexists(place):
+        raise Refused("there", source=place, want="", why="it has no code.json of this digest")
+    found = glob.glob(os.path.join(glob.escape(spec["env"]), "lib/python3*/site-packages/sglang"))
+    if len(found) != 1:
+        raise Refused("no-package", why="no package sglang in %s" % spec["env"])
+    if shutil.which("git") is None:
+        raise Refused("no-git", why="a series is tried and applied with it")
+    fresh = place + ".new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    init({**spec, "tree": fresh, "kind": "installed", "source": "installed", "path": found[0],
+          "want": spec["digest"], "prefix": ""})  # fmt: skip
+    done = apply({**spec, "verb": "apply", "tree": fresh, "only": [], "check": False})
+    repo = Repo(fresh)
+    files = {}
+    for row in repo.out("ls-tree", "-r", "-z", "HEAD").split(b"\0"):
+        if row:
+            meta, path = row.split(b"\t", 1)
+            files[os.fsdecode(path)] = meta.split(b" ")[2].decode()
+    write_json(os.path.join(fresh, "code.json"), {
+        "schema": "ddops.code/1", "digest": spec["digest"], "engine": spec["engine"],
+        "series": spec["series"], "patches": spec["patches"], "applied": done["done"],
+        "files": files,
+    })  # fmt: skip
+    os.rename(fresh, place)
+    return {"state": "ok", "made": True, "done": done["done"], "kept": None}
+
+
+def put_back(repo):
+    """Files as they are recorded; what a hand had changed becomes a commit under refs/ddops."""
+    trial = Trial(repo, "", "HEAD")
+    try:
+        repo.out("add", "-A", "--", "sglang", env=trial.env)
+        if trial.tree() == repo.text("rev-parse", "HEAD^{tree}"):
+            return {"kept": None}
+        trial.record("Edits made by hand\n", {})
+        kept = "refs/ddops/edited/%d" % time.time()
+        repo.out("update-ref", kept, trial.commit)
+        for path, _, right in changes(repo, trial.commit, "HEAD"):
+            write_path(repo, path, right)
+    finally:
+        trial.close()
+    repo.attempt("update-index", "-q", "--refresh")
+    return {"kept": kept}
+
+
 def export(spec):
     """Commits that are no part of the series, and hand edits, as format-patch files."""
     repo = Repo(spec["tree"])
@@ -327,7 +380,7 @@ def export(spec):
         if any("Ddops-Patch: " + n in body for n in known) or body.startswith("Reverse "):
             continue
         out.append(formatted(repo, pin, commit))
-    trial = Trial(repo, pin["prefix"], "HEAD")
+    trial = Trial(repo, pin["prefix"], "HEAD", keep=True)
     try:
         repo.out("add", "-A", env=trial.env)
         if trial.tree() != repo.text("rev-parse", "HEAD^{tree}"):
@@ -354,7 +407,7 @@ def rebase(spec):
     pin = repo.pin()
     base = upstream_commit(repo, spec)
     patches = decoded(spec["patches"])
-    trial = Trial(repo, spec["prefix"], base)
+    trial = Trial(repo, spec["prefix"], base, keep=True)
     rows, out = [], []
     try:
         for name, patch in patches:

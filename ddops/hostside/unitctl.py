@@ -2,16 +2,18 @@
 """Drives a service's systemd unit on this host. Prints JSON.
 
     unitctl.py STATE_DIR verify SERVICE DIGEST
-    unitctl.py STATE_DIR status|start|stop|forget SERVICE
+    unitctl.py STATE_DIR status|start|stop|forget|compare SERVICE
 
 The unit is part of a release. `verify` asks systemd about a staged one and changes nothing;
 `start` lays down the one of `current` and starts it, and returns at once: whether it is ready
 is for gates to say. `stop` returns when the unit has stopped and says which processes are left.
+`compare` holds what is installed against `current`, and changes nothing.
 What needs root goes through `sudo -n`; a password is never asked for.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import json
 import os
@@ -30,6 +32,9 @@ STOP_S = 100
 #: What a word of a unit may be made of: systemd would read anything else its own way.
 PLAIN = re.compile(r"[\w./:@+,=~-]+\Z")
 PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "ControlGroup")
+
+DRIFTING = ("DropInPaths", "NeedDaemonReload", "UnitFileState")
+MOST_LINES = 40
 
 
 class Refused(Exception):
@@ -56,7 +61,8 @@ class Unit:
 
     def do(self, verb, *more):
         return getattr(self, {"verify": "verify", "status": "status", "start": "start",
-                              "stop": "stop", "forget": "forget"}[verb])(*more)  # fmt: skip
+                              "stop": "stop", "forget": "forget",
+                              "compare": "compare"}[verb])(*more)  # fmt: skip
 
     def status(self):
         seen = show(self.name)
@@ -74,6 +80,24 @@ class Unit:
         if done.returncode:
             raise Refused("systemd does not take the unit: " + said(done))
         return {"state": None}
+
+    def compare(self):
+        """What systemd has of the unit, beside what `current` wants; changes nothing."""
+        want = self.text(os.path.join(self.dir, "current")).splitlines()
+        try:
+            with open(self.path, encoding="utf-8") as f:
+                have = f.read().splitlines()
+        except FileNotFoundError:
+            return {"installed": False}
+        lines = difflib.unified_diff(want, have, "released", "installed", lineterm="", n=0)
+        seen = show(self.name, DRIFTING)
+        return {
+            "installed": True,
+            "diff": [x for x in lines if not x.startswith(("---", "+++", "@@"))][:MOST_LINES],
+            "drop_ins": seen["DropInPaths"].split(),
+            "reload": seen["NeedDaemonReload"] == "yes",
+            "enabled": seen["UnitFileState"],
+        }
 
     def start(self):
         """Lay down the unit of `current` and start it; never waits for it."""
@@ -150,12 +174,12 @@ class Unit:
         return text
 
 
-def show(name):
-    done = call("systemctl", "show", "--property=" + ",".join(PROPERTIES), name)
+def show(name, properties=PROPERTIES):
+    done = call("systemctl", "show", "--property=" + ",".join(properties), name)
     if done.returncode:
         raise Refused("systemd does not answer: " + said(done))
     lines = done.stdout.decode("utf-8", "replace").splitlines()
-    return {**dict.fromkeys(PROPERTIES, ""), **dict(x.split("=", 1) for x in lines if "=" in x)}
+    return {**dict.fromkeys(properties, ""), **dict(x.split("=", 1) for x in lines if "=" in x)}
 
 
 def members(group):

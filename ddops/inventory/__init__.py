@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Selection,
         hosts_of,
         one_service_per_host,
+        placed,
         resolve,
         services_on,
     )
@@ -49,7 +50,14 @@ _HOME = {
         "Waiver",
     ),
     "schemas": ("json_schema",),
-    "targets": ("Selection", "hosts_of", "one_service_per_host", "resolve", "services_on"),
+    "targets": (
+        "Selection",
+        "hosts_of",
+        "one_service_per_host",
+        "placed",
+        "resolve",
+        "services_on",
+    ),
     "waive": ("add_waiver",),
 }
 
@@ -72,6 +80,7 @@ __all__ = [
     "load",
     "one_service_per_host",
     "parse_gate",
+    "placed",
     "resolve",
     "services_on",
     "target_names",

@@ -25,14 +25,16 @@ _OPTION = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\Z")
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)(?:_|$)", re.I
 )
-_GATE = re.compile(r"([a-z_]+)(?:\s*>=\s*([0-9]+(?:\.[0-9]+)?))?\Z")
-#: Gates a service may ask for; True where a minimum is part of it.
+_GATE = re.compile(r"([a-z_]+)(?:\s*(>=|<=)\s*([0-9]+(?:\.[0-9]+)?))?\Z")
+#: Gates a service may ask for, and the bound that is part of one, as an example.
 GATES = {
-    "exactness": False,
-    "commit_length": True,
-    "canary": False,
-    "degeneration": False,
-    "sampled": False,
+    "exactness": "",
+    "prefix": ">=16",
+    "margin": "<=0.05",
+    "commit_length": ">=2.0",
+    "canary": "",
+    "degeneration": "",
+    "sampled": "",
 }
 #: Options that something else decides, and what that is.
 _TAKEN = {
@@ -67,10 +69,10 @@ _PIPELINE = ("pp-size", "pipeline-parallel-size")
 
 @dataclass(frozen=True, slots=True)
 class GateRule:
-    """A gate a service asks for. `minimum` only where the gate has one."""
+    """A gate a service asks for. `bound` only where the gate has one."""
 
     name: str
-    minimum: float | None = None
+    bound: float | None = None
 
 
 def parse_gate(text: str) -> GateRule | str:
@@ -78,13 +80,16 @@ def parse_gate(text: str) -> GateRule | str:
     match = _GATE.match(text.strip())
     if match is None:
         return f"not a gate: {quote(text)}; write a name, or name>=number"
-    name, number = match.groups()
+    name, sign, number = match.groups()
     if name not in GATES:
         return unknown(name, GATES, "gate")
-    if GATES[name] and number is None:
-        return f"`{name}` needs its minimum, as in {quote(name + '>=2.0')}"
-    if not GATES[name] and number is not None:
-        return f"`{name}` has no minimum; write {quote(name)}"
+    wanted = GATES[name]
+    if wanted and (number is None or sign != wanted[:2]):
+        return f"`{name}` needs its bound, as in {quote(name + wanted)}"
+    if not wanted and number is not None:
+        return f"`{name}` has no bound; write {quote(name)}"
+    if name == "prefix" and "." in number:
+        return f"`prefix` counts tokens: a whole number, not {number}"
     return GateRule(name, float(number) if number else None)
 
 

@@ -63,6 +63,7 @@ class HostTable(Struct, frozen=True, kw_only=True):
     wheelhouse: HostPath | None = None
     pip_index: Text | None = None
     python: Text = "python3"
+    setup: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$")] | None = None
     pins: Pins = Pins()
     simulated: bool = False
     vars: Mapping[str, Scalar] = field(default_factory=dict)
@@ -98,18 +99,30 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
     port: Port = 30000
     listen: Text = "127.0.0.1"
     nnodes: Count = 1
+    dist_port: Port = 20000
     gates: tuple[str, ...] = ()
     golden: Text | None = None
+    require_snapshot: bool = False
+    soak_s: Annotated[float, Meta(ge=0)] = 0.0
     served_model_name: Text | None = None
     api_key: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+class Node(Struct, frozen=True):
+    """A host's place in an engine on several hosts. `address` is where rank 0 waits for the others;
+    empty where the place is not known, as for a service on one host."""
+
+    rank: int = 0
+    address: str = ""
+
+
 class Service(ServiceTable, frozen=True, kw_only=True):
-    """One thing that is served."""
+    """One thing that is served. `node` is filled in for a host by `targets.placed`."""
 
     name: str
     origin: Origin
+    node: Node = Node()
 
     def __hash__(self) -> int:
         return hash((Service, self.name))

@@ -6,6 +6,7 @@ import msgspec
 
 from ddops.config.settings import ProjectTable
 from ddops.inventory.model import HostsFile, ProfileTable, ServiceTable, WaiversFile
+from ddops.inventory.setup import SetupTable
 from ddops.inventory.suites import SuiteTable
 
 _FILES: dict[str, type] = {
@@ -15,6 +16,7 @@ _FILES: dict[str, type] = {
     "inventory/services/*.toml": ServiceTable,
     "inventory/profiles/*.toml": ProfileTable,
     "suites/**/*.toml": SuiteTable,
+    "setup/*.toml": SetupTable,
 }
 
 

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from msgspec import structs
+
 from ddops.config.toml import shown
 from ddops.config.words import nearest
 from ddops.errors import UsageError
 from ddops.inventory.merge import Inventory
-from ddops.inventory.model import Host, Service
+from ddops.inventory.model import Host, Node, Service
 
 #: Groups that a running lab makes: CPU hosts, and recorded GPU hosts.
 LAB_GROUPS = ("lab", "lab-gpu")
@@ -91,13 +93,29 @@ def hosts_of(inventory: Inventory, service: Service) -> tuple[Host, ...]:
     return tuple(hosts.values())
 
 
+def placed(inventory: Inventory, service: Service, host: Host) -> Service:
+    """The service as it stands on this host: of several that make one engine, which one it is.
+
+    As it is where `nnodes` is 1, or where the service's hosts are not as many as that.
+    """
+    if service.nnodes == 1:
+        return service
+    names = _member_names(inventory, service)
+    if len(names) != service.nnodes or host.name not in names:
+        return service
+    first = inventory.hosts[names[0]]
+    address = str(first.vars.get("address") or first.ssh.rpartition("@")[2])
+    node = Node(names.index(host.name), f"{address}:{service.dist_port}")
+    return structs.replace(service, node=node)
+
+
 def one_service_per_host(selection: Selection) -> tuple[tuple[Host, Service], ...]:
     """Each selected host with its one selected service; raises UsageError naming the rest."""
     pairs, several, none = [], [], []
     for host in selection.hosts:
         on = [s for s in selection.services if host.name in _member_names(selection.inventory, s)]
         if len(on) == 1:
-            pairs.append((host, on[0]))
+            pairs.append((host, placed(selection.inventory, on[0], host)))
         elif on:
             several.append((host, on))
         else:

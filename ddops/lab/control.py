@@ -302,7 +302,7 @@ def _host_toml(paths: LabPaths, spec: LabSpec, host: LabHost) -> str:
         "supervisor": "process",
         "simulated": not cpu,
     }
-    variables: dict[str, object] = {"port": host.service_port}
+    variables: dict[str, object] = {"port": host.service_port, "address": host.address}
     if not cpu:
         variables["root"] = str(paths.host(host.name) / "root")
     return (

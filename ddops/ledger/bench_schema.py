@@ -148,16 +148,23 @@ SELECT r.ledger, r.id AS run FROM bad CROSS JOIN run r
 UNION SELECT b.ledger, b.run FROM bad CROSS JOIN run_gate b
   WHERE b.ledger = bad.ledger AND b.gate = bad.id"""  # noqa: S608
 
-#: The one rule for what counts. `r` is a row of `run`. All SQL here is put together of constants.
-_COUNTS = """r.status = 'valid'
+#: The one rule for what counts, in the words of this migration; `step_0005` has today's.
+#: `r` is a row of `run`. All SQL here is put together of constants.
+COUNTS = """r.status = 'valid'
 AND coalesce(r.tree, '') NOT IN (SELECT value FROM retraction WHERE scope = 'tree')
 AND coalesce(r."release", '') NOT IN (SELECT digest FROM withdrawn_release)
 AND NOT EXISTS (SELECT 1 FROM withdrawn w WHERE w.run = r.id AND w."of" = r.ledger)
 AND (r.ledger, r.id) NOT IN (SELECT ledger, run FROM ungated_run)"""
-_VALID = f"CREATE VIEW valid_run AS SELECT r.* FROM run r WHERE {_COUNTS}"  # noqa: S608
 
-#: One row a cell, device and chain. Commit length is a ratio of sums, not a mean of ratios.
-_SUMMARY = f"""CREATE VIEW cell_summary AS
+
+def valid_view(counts: str) -> str:
+    """The view of the runs that count, by that rule."""
+    return f"CREATE VIEW valid_run AS SELECT r.* FROM run r WHERE {counts}"  # noqa: S608
+
+
+def summary_view(counts: str) -> str:
+    """One row a cell, device and chain. Commit length is a ratio of sums, no mean of ratios."""
+    return f"""CREATE VIEW cell_summary AS
 SELECT s.*, c.suite, c.service, c.label, c.family, c.comparable, c.vary FROM (
   SELECT r.ledger, r.cell, r.device_class, r.device, r.concurrency,
     count(DISTINCT r.launch) AS launches, count(*) AS runs,
@@ -168,20 +175,23 @@ SELECT s.*, c.suite, c.service, c.label, c.family, c.comparable, c.vary FROM (
     avg(r.tpot_p50_ms) AS tpot_p50_ms_mean, max(r.tpot_p99_ms) AS tpot_p99_ms_max,
     1.0 * sum(r.commit_tokens) / nullif(sum(r.commit_steps), 0) AS commit_length,
     avg(r.c_eff) AS c_eff_mean, min(r.started) AS first, max(r.ended) AS last
-  FROM run r INDEXED BY run_summary WHERE {_COUNTS}
+  FROM run r INDEXED BY run_summary WHERE {counts}
   GROUP BY r.ledger, r.cell, r.device_class, r.device, r.concurrency) s
 JOIN cell c ON c.ledger = s.ledger AND c.key = s.cell"""  # noqa: S608
+
 
 #: What was concluded, and whether it still stands: not once one of its runs no longer counts.
 _CONCLUSION = f"""CREATE VIEW conclusion AS
 SELECT f.ledger, f.id, f.kind, f.subject, f.text, f."by", f.at, count(x.run) AS runs,
-  count(x.run) - coalesce(sum({_COUNTS}), 0) AS lost,
-  count(x.run) > 0 AND count(x.run) = coalesce(sum({_COUNTS}), 0) AS stands
+  count(x.run) - coalesce(sum({COUNTS}), 0) AS lost,
+  count(x.run) > 0 AND count(x.run) = coalesce(sum({COUNTS}), 0) AS stands
 FROM finding f LEFT JOIN finding_run x ON x.ledger = f.ledger AND x.finding = f.id
 LEFT JOIN run r ON r.ledger = x."of" AND r.id = x.run
 GROUP BY f.ledger, f.id"""  # noqa: S608
 
-VIEWS = (_RELEASES, _WITHDRAWN, _UNGATED, _VALID, _SUMMARY, _CONCLUSION)
+VIEWS = (
+    _RELEASES, _WITHDRAWN, _UNGATED, valid_view(COUNTS), summary_view(COUNTS), _CONCLUSION,
+)  # fmt: skip
 
 
 def apply(db: Database) -> None:

@@ -22,7 +22,7 @@ from sqlite_utils.migrations import Migrations
 
 from ddops import __version__
 from ddops.errors import DdopsError, RefusedError
-from ddops.ledger import bench_schema, guards, runbook_schema, step_0002
+from ddops.ledger import bench_schema, guards, runbook_schema, step_0002, step_0005
 from ddops.ledger.clean import stamp
 from ddops.ledger.connect import APPLICATION_ID, errors
 from ddops.ledger.links import END as _END
@@ -101,6 +101,7 @@ STEPS: tuple[Step, ...] = (
     Step("0002_snapshots", "0.1.0", step_0002.second),
     Step("0003_bench", "0.1.0", bench_schema.apply),
     Step("0004_runbooks", "0.1.0", runbook_schema.apply),
+    Step("0005_quick_views", "0.1.0", step_0005.apply),
 )
 
 

@@ -6,27 +6,42 @@ import importlib.resources
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
+from ddops.errors import RefusedError
 from ddops.inventory.model import Host, Service
+from ddops.inventory.setup import read_setup
 from ddops.layout import HostLayout
 from ddops.plan import Step
+from ddops.provision.code import CodeStep, EngineCode, engine_code
 from ddops.provision.envs import EnvRecipe, env_recipe
+from ddops.provision.setup import setup_steps
+from ddops.provision.side import HostSide, Query
 from ddops.provision.steps import (
     DaemonStep,
     DirsStep,
     EnvStep,
     FileStep,
-    HostSide,
+    MissingStep,
     PresentStep,
     TreeStep,
 )
+from ddops.provision.weights import SMALL_BYTES, Folder, WeightsStep, fetched, folder_bytes
 from ddops.render import render
 from ddops.transport import Transport
+from ddops.transport.files import tree_digest
 
 Lookup = Callable[[str], Path]
 
 #: What a stand-in for weights says of itself.
 _PLACEHOLDER = '{"ddops_simulated": true, "note": "no weights: a recorded lab host"}\n'
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A step that says beforehand what it will ask, so that one look serves all."""
+
+    def query(self) -> Query: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +61,9 @@ class Provision:
     def recipe(self) -> EnvRecipe:
         return env_recipe(self.host.engine_env, self.lookup, self.workdir)
 
+    def code(self, recipe: EnvRecipe) -> EngineCode:
+        return engine_code(recipe, self.lookup)
+
     def steps(self) -> list[Step]:
         """All steps in order. Pure but for reading local files."""
         layout, side = self.layout, HostSide(self.transport, self.layout, self.host.python)
@@ -60,35 +78,54 @@ class Provision:
             TreeStep("hostside", "host-side scripts", side, _package_dir("ddops.hostside"),
                      layout.hostside, state),
         ]  # fmt: skip
-        steps += self._env_steps(side)
+        steps += setup_steps(side, self.host, read_setup(self.host, self.lookup), self.lookup)
+        try:
+            steps += self._env_steps(side)
+            last: list[Step] = []
+        except RefusedError as error:  # no lock for this engine: the rest is done all the same
+            last = [MissingStep("env", f"engine environment ({self.host.engine_env})", side, error)]
         for service in self.services:
             steps += self._weights(side, service)
         if self.host.supervisor == "process":
             steps += self._supervisor_steps(side)
+        steps += last
+        side.expect([s.query() for s in steps if isinstance(s, Asking)])
         return steps
 
     def _env_steps(self, side: HostSide) -> list[Step]:
         recipe, layout = self.recipe(), self.layout
-        return [
+        code = self.code(recipe)
+        steps: list[Step] = [
             TreeStep("inputs", "engine environment: inputs", side, recipe.folder,
                      layout.inputs(recipe.digest), layout.state),
             EnvStep("env", f"engine environment ({recipe.kind})", side, recipe,
                     self.host.wheelhouse, self.host.pip_index),
         ]  # fmt: skip
+        if code.patched:
+            title = f"engine code ({code.engine}, series {code.series.digest[:12]})"
+            steps.append(CodeStep("code", title, side, self.host, code))
+        return steps
 
     def _weights(self, side: HostSide, service: Service) -> list[Step]:
         steps: list[Step] = []
-        for what, path, source in (
-            (service.model, service.model_path, service.model_source),
-            (service.draft, service.draft_path, service.draft_source),
-        ):
+        for key, what, revision, path, source in (
+            ("model_source", service.model, service.revision, service.model_path,
+             service.model_source),
+            ("draft_source", service.draft, service.draft_revision, service.draft_path,
+             service.draft_source),
+        ):  # fmt: skip
             if what is None or path is None:
                 continue
             remote = path.replace("${engine_dir}", self.host.engine_dir)
-            step_id = f"weights:{what}"
+            step_id, title = f"weights:{what}", f"weights of {what}"
             if source is not None:
-                steps.append(TreeStep(step_id, f"weights of {what}", side, self.lookup(source),
-                                      remote, self.layout.models))  # fmt: skip
+                endpoint = self.host.vars.get("hub")
+                pulled = fetched(source, what, revision, key, endpoint)
+                steps.append(
+                    WeightsStep(step_id, title, side, remote, *pulled)
+                    if pulled
+                    else self._sent(step_id, title, side, self.lookup(source), remote)
+                )
             elif self.host.engine_env == "sim":
                 steps.append(FileStep(step_id, f"placeholder for {what}", side,
                                       f"{remote}/config.json", _PLACEHOLDER, 0o644))  # fmt: skip
@@ -101,6 +138,13 @@ class Provision:
                                   self.lookup(service.golden).read_text(encoding="utf-8"),
                                   0o644))  # fmt: skip
         return steps
+
+    def _sent(self, step_id: str, title: str, side: HostSide, folder: Path, remote: str) -> Step:
+        """A folder of this machine: a small one in one piece, another one file by file."""
+        if folder_bytes(folder) <= SMALL_BYTES:
+            return TreeStep(step_id, title, side, folder, remote, self.layout.models)
+        want = f"sha256:{tree_digest(folder)}"
+        return WeightsStep(step_id, title, side, remote, want, Folder(folder))
 
     def _supervisor_steps(self, side: HostSide) -> list[Step]:
         layout = self.layout

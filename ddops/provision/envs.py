@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.util
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,24 @@ class EnvRecipe:
 
     def has(self, name: str) -> bool:
         return (self.folder / name).is_file()
+
+    @property
+    def engine(self) -> str:
+        """What `patches/` is looked up by: `sglang-0.5.23`, of the stand-in `sim-0.5.23`."""
+        if self.has("engine.lock"):
+            name, where, form = "sglang", self.folder / "engine.lock", r"^sglang==([0-9][\w.+-]*)"
+        else:
+            where, form = self.folder / "trees/sglang/version.py", r'^__version__ = "([^"]+)"'
+            name = "sim"
+        text = where.read_text(encoding="utf-8") if where.is_file() else ""
+        found = re.search(form, text, re.MULTILINE)
+        return f"{name}-{found.group(1)}" if found else name
+
+    @property
+    def plugin(self) -> str:
+        """Digest of the engine's plugin as it is installed; empty where there is none."""
+        package = self.folder / "trees" / PLUGIN
+        return tree_digest(package) if package.is_dir() else ""
 
 
 def env_recipe(kind: str, lookup: Lookup, workdir: Path) -> EnvRecipe:

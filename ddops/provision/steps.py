@@ -2,57 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 import json
 import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddops.command import cmd, python
-from ddops.errors import CommandFailed, DdopsError
-from ddops.hostside import source
-from ddops.layout import HostLayout
+from ddops.command import cmd
+from ddops.errors import CommandFailed, DdopsError, RefusedError
 from ddops.plan import Change, Proposal
 from ddops.provision.envs import EnvRecipe
+from ddops.provision.side import NOTHING, HostSide, Query
 from ddops.supervise import ProcessSupervisor
-from ddops.transport import Transport
-from ddops.transport.files import (
-    make_dirs,
-    read_file,
-    remote_tree_digest,
-    remove_tree,
-    send_tree,
-    tree_digest,
-    write_file,
-)
+from ddops.transport.files import make_dirs, remove_tree, send_tree, tree_digest, write_file
 
 #: Building an engine environment downloads and unpacks gigabytes.
 BUILD_DEADLINE_S = 3600.0
 _DIFF_LINES = 60
-NOTHING = Proposal(Change.NONE)
-
-
-@dataclass(frozen=True, slots=True)
-class HostSide:
-    """What every step needs of its host."""
-
-    transport: Transport
-    layout: HostLayout
-    python: str
-
-    def state(self, **query: object) -> dict[str, dict[str, object]]:
-        """One look at the host through `hostside/state.py`."""
-        script = python(source("state"), json.dumps(query), interpreter=self.python)
-        done = self.transport.run(script)
-        if not done.ok:
-            raise CommandFailed(
-                f"{self.transport.host}: the host's state cannot be read",
-                rc=done.rc,
-                stderr=done.err,
-                next=f"ddops check {self.transport.host}",
-            )
-        answer: dict[str, dict[str, object]] = json.loads(done.out)
-        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +30,9 @@ class DirsStep:
     title: str
     side: HostSide
     dirs: tuple[tuple[str, int], ...]
+
+    def query(self) -> Query:
+        return {"dirs": [p for p, _ in self.dirs]}
 
     def observe(self) -> Proposal:
         seen = self.side.state(dirs=[p for p, _ in self.dirs])["dirs"]
@@ -76,7 +46,7 @@ class DirsStep:
                     next=f"move it away on {self.side.transport.host}",
                 )
             elif seen[path] != mode:
-                lines.append(f"mode of {path}: {seen[path]:04o} -> {mode:04o}")
+                lines.append(f"mode of {path}: {_mode(seen[path])} -> {mode:04o}")
         return Proposal(Change.CREATE, tuple(lines)) if lines else NOTHING
 
     def apply(self) -> None:
@@ -98,6 +68,9 @@ class TreeStep:
     remote: str
     below: str
 
+    def query(self) -> Query:
+        return {"trees": [self.remote]}
+
     def observe(self) -> Proposal:
         want = tree_digest(self.local)
         have = self._remote_digest()
@@ -115,14 +88,8 @@ class TreeStep:
         send_tree(self.side.transport, self.local, self.remote)
 
     def _remote_digest(self) -> str | None:
-        try:
-            return remote_tree_digest(
-                self.side.transport, self.remote, interpreter=self.side.python
-            )
-        except CommandFailed:  # most often it is there: one round trip, and a second one here
-            if self.side.state(dirs=[self.remote])["dirs"][self.remote] is None:
-                return None
-            raise
+        found = self.side.state(trees=[self.remote])["trees"][self.remote]
+        return None if found is None else str(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +103,12 @@ class FileStep:
     content: str
     mode: int = 0o600
 
+    def query(self) -> Query:
+        return {"texts": [self.path]}
+
     def observe(self) -> Proposal:
-        raw = read_file(self.side.transport, self.path)
+        seen = self.side.state(texts=[self.path])["texts"][self.path]
+        raw = None if seen is None else base64.b64decode(str(seen))
         if raw == self.content.encode():
             return NOTHING
         old = (raw or b"").decode("utf-8", "replace")
@@ -166,6 +137,9 @@ class EnvStep:
     @property
     def _dir(self) -> str:
         return self.side.layout.env(self.recipe.digest)
+
+    def query(self) -> Query:
+        return {"json": [f"{self._dir}/env.json"]}
 
     def observe(self) -> Proposal:
         record = f"{self._dir}/env.json"
@@ -216,8 +190,15 @@ class DaemonStep:
     def _supervisor(self) -> ProcessSupervisor:
         return ProcessSupervisor(self.side.transport, self.side.layout, self.side.python)
 
+    @property
+    def _script(self) -> str:
+        return f"{self.side.layout.hostside}/svctl.py"
+
+    def query(self) -> Query:
+        return {"files": [self._script]}
+
     def observe(self) -> Proposal:
-        script = f"{self.side.layout.hostside}/svctl.py"
+        script = self._script
         if self.side.state(files=[script])["files"][script] is None:
             return Proposal(Change.CREATE, ("start supervisord",))
         return (
@@ -240,6 +221,9 @@ class PresentStep:
     path: str
     what: str
 
+    def query(self) -> Query:
+        return {"dirs": [self.path]}
+
     def observe(self) -> Proposal:
         seen = self.side.state(dirs=[self.path])["dirs"][self.path]
         if isinstance(seen, int) and seen != -1:
@@ -252,3 +236,23 @@ class PresentStep:
             why="the service names no model_source to copy it from",
             next="put it there, or set model_source in the service's file",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingStep:
+    """What ddops cannot make yet. It stands last: everything else is done before it is refused."""
+
+    id: str
+    title: str
+    side: HostSide
+    why: RefusedError
+
+    def observe(self) -> Proposal:
+        return Proposal(Change.UNKNOWN, (self.why.what, *([self.why.why] if self.why.why else [])))
+
+    def apply(self) -> None:
+        raise self.why
+
+
+def _mode(seen: object) -> str:
+    return f"{seen:04o}" if isinstance(seen, int) else "?"

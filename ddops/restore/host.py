@@ -27,8 +27,13 @@ from ddops.inventory.model import Host, Service
 from ddops.ledger import Ledger
 from ddops.model import short
 from ddops.plan import Proposal, apply_plan, make_plan
-from ddops.provision import EnvRecipe, Provision
-from ddops.restore.release import recorded_recipe, recorded_release, recorded_service
+from ddops.provision import EngineCode, EnvRecipe, Provision
+from ddops.restore.release import (
+    recorded_code,
+    recorded_recipe,
+    recorded_release,
+    recorded_service,
+)
 from ddops.restore.tree import TreeOnHost
 from ddops.snapshot.model import Snapshot
 from ddops.snapshot.store import Store
@@ -49,9 +54,13 @@ class Recorded(Provision):
     """Provision with the snapshot's own environment inputs instead of today's."""
 
     kept: EnvRecipe = field(kw_only=True)
+    patched: EngineCode = field(kw_only=True)
 
     def recipe(self) -> EnvRecipe:
         return self.kept
+
+    def code(self, recipe: EnvRecipe) -> EngineCode:
+        return self.patched
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +168,8 @@ def _provision(
         return None
     recipe = recorded_recipe(snapshot.manifest, snapshot.files, work / "recorded")
     services = [service] if service is not None else []
-    return Recorded(transport, host, services, tools.deploy.lookup, work, kept=recipe)
+    code = recorded_code(snapshot.manifest, snapshot.files, recipe)
+    return Recorded(transport, host, services, tools.deploy.lookup, work, kept=recipe, patched=code)
 
 
 def _aside(

@@ -13,9 +13,10 @@ from ddops.engines import LaunchSpec, release_digest
 from ddops.errors import DdopsError, RefusedError
 from ddops.gates import parse_golden
 from ddops.inventory.model import Origin, Service
-from ddops.provision import EnvRecipe
+from ddops.provision import EngineCode, EnvRecipe
 from ddops.snapshot.model import Manifest
 from ddops.transport.files import tree_digest
+from ddops.tree.series import Series, parse_patch
 
 
 def recorded_release(manifest: Manifest, files: Mapping[str, bytes]) -> Release:
@@ -64,6 +65,27 @@ def recorded_recipe(manifest: Manifest, files: Mapping[str, bytes], folder: Path
             next="ddops snapshot verify",
         )
     return EnvRecipe(str(manifest.content["engine_env"]), target, found)
+
+
+def recorded_code(manifest: Manifest, files: Mapping[str, bytes], recipe: EnvRecipe) -> EngineCode:
+    """The code that the recorded release runs, with the patches of the record.
+
+    A release that runs from the managed tree, or as the environment came, has no code of its own.
+    """
+    content = json.loads(files["record/release.json"]) if "record/release.json" in files else {}
+    path = content.get("spec", {}).get("env", {}).get("PYTHONPATH", "")
+    names = files.get("series/series", b"").decode().split()
+    if not path.startswith("${engine_dir}/code/"):
+        return EngineCode(recipe.digest, recipe.engine, Series(recipe.engine, ()), recipe.plugin)
+    patches = tuple(parse_patch(name, files[f"series/{name}"]) for name in names)
+    series = Series(recipe.engine, patches)
+    if series.digest != content["series"]:
+        raise DdopsError(
+            f"snapshot {manifest.id[:12]}: its patches are not those of its release",
+            why=f"{series.digest[:12]}, and the release names {content['series'][:12]}",
+            next="ddops snapshot verify",
+        )
+    return EngineCode(recipe.digest, recipe.engine, series, recipe.plugin)
 
 
 def recorded_service(manifest: Manifest, files: Mapping[str, bytes]) -> Service:

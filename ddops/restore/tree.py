@@ -15,7 +15,7 @@ from ddops.inventory.model import Host
 from ddops.layout import HostLayout
 from ddops.snapshot.host import PIECE, refusal
 from ddops.snapshot.model import Manifest, name_of
-from ddops.snapshot.record import expanded
+from ddops.snapshot.record import PACK, REPOSITORY, expanded
 from ddops.snapshot.store import Store
 from ddops.transport import Transport
 from ddops.transport.files import make_dirs
@@ -59,9 +59,14 @@ class TreeOnHost:
         """The whole tree at its place. `replace` when what is there is our own doing."""
         seen = self.look()
         pack = None if seen["have"] else self._send_objects()
+        files = self.store.read(self.manifest.id).files
+        repo = None
+        if REPOSITORY in files:
+            repo = {**json.loads(files[REPOSITORY]), "pack": self._send(files[PACK], "repo.pack")}
         large = [{"path": name_of(r.path), "from": self._send_large(r.sha256), "mode": r.mode}
                  for r in self.manifest.large]  # fmt: skip
-        return self._ask({"verb": "lay", "replace": replace, "pack": pack, "large": large})
+        return self._ask({"verb": "lay", "replace": replace, "pack": pack, "large": large,
+                          "repo": repo})  # fmt: skip
 
     def put(self, paths: Sequence[str], suffix: str | None) -> list[Mapping[str, object]]:
         """Single files; with a suffix the old ones are kept under it, without one refused."""

@@ -1,12 +1,20 @@
-"""A snapshot as a step of a deploy, taken before anything is staged."""
+"""A snapshot as a step of a deploy, taken before anything is staged.
+
+A deploy waits for it, so it does what protects the tree and no more: a tree that is kept already
+is not kept again, whatever release it serves now; the places that answer at once get the copy, and
+those where a look alone costs seconds (restic) are left to `ddops snapshot`, unless they are the
+only ones, or hold what git does not. Retention is left to it too.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ddops.errors import DdopsError, RefusedError
 from ddops.inventory.model import Host
-from ddops.snapshot.make import Tools, copy_out, take
+from ddops.probe import Facts
+from ddops.snapshot.make import Made, Place, Tools, copy_out, take
 from ddops.transport import Transport
 
 
@@ -19,28 +27,52 @@ class Step:
 
 
 def snapshot_for_deploy(
-    transport: Transport, host: Host, service: str, tools: Tools, *, required: bool = False
+    transport: Transport,
+    host: Host,
+    service: str,
+    tools: Tools,
+    *,
+    required: bool = False,
+    facts: Facts | None = None,
 ) -> Step:
-    """Take the running tree and bring it to every place; for a deploy's `snapshotted`.
+    """Take the running tree and bring it to its places; for a deploy's `snapshotted`.
 
     The caller holds the host's lock; this takes none. A host without a tree, as before its first
     deploy, is a SKIP with its reason. Unless `required`, so is a project without a backup place
     and a snapshot that was refused (secrets, large files, a moving tree): what serves is
-    not made worse by a deploy without one. With `required` these raise, and a copy that did not
-    verify raises always: a place that is set up and does not work must not stay unseen.
+    not made worse by a deploy without one. With `required` these raise, all places get their copy,
+    and a copy that did not verify raises always: what that means is the caller's to say.
     """
-    if not tools.places and not required:
+    if not tools.places:
+        if required:
+            raise RefusedError(
+                f"{host.name}: {service} requires a snapshot, and no backup place is set up",
+                next="write [backup] in ddops.toml, or take require_snapshot out of the service",
+            )
         return Step("no [backup] is set up", {})
     try:
-        made = take(transport, host, service, None, tools)
+        made = take(transport, host, service, None, tools, facts=facts, kept=True)
     except RefusedError as error:
         if required and "no source tree" not in error.what:
             raise
         return Step(error.what, {})
+    places = _places(made, tools.places, required)
     try:
-        copy_out(made, tools)
+        copy_out(made, replace(tools, places=places, keep=None))
     except DdopsError as error:
         error.add_note(f"the snapshot {made.manifest.id[:12]} itself is in the project's store")
         raise
-    return Step("", {"snapshot": made.manifest.id, "tree": made.manifest.tree_hash,
-                     "fresh": made.fresh, "copies": dict(made.copies)})  # fmt: skip
+    later = [p.name for p in tools.places if p not in places and made.fresh]
+    evidence: dict[str, object] = {
+        "snapshot": made.manifest.id, "tree": made.manifest.tree_hash, "fresh": made.fresh,
+        "copies": dict(made.copies), "took_s": {k: round(v, 3) for k, v in made.took.items()},
+    }  # fmt: skip
+    return Step("", evidence | ({"later": later} if later else {}))
+
+
+def _places(made: Made, places: Sequence[Place], required: bool) -> list[Place]:
+    """Who gets a copy now."""
+    quick = [p for p in places if not p.costly]
+    if required or not quick or made.manifest.large:
+        return list(places)
+    return quick

@@ -67,7 +67,7 @@ class Source:
             "inline_bytes": INLINE_BYTES, "at": want.at, "lock_wait_s": want.lock_wait_s,
             "rounds": ROUNDS,
         }  # fmt: skip
-        text = joined("snap_git", "snap_scan", "snap")
+        text = joined("snap_git", "snap_scan", "snap_history", "snap")
         script = python(text, json.dumps(spec), interpreter=self.host.python)
         answer = self._json(script, "ddops.snap/1", CAPTURE_DEADLINE_S, 64 << 20)
         if answer["state"] != "ok":

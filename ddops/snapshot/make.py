@@ -98,13 +98,24 @@ def snapshot_host(
 
 
 def take(
-    transport: Transport, host: Host, service: str | None, tree: str | None, tools: Tools
+    transport: Transport,
+    host: Host,
+    service: str | None,
+    tree: str | None,
+    tools: Tools,
+    *,
+    facts: Facts | None = None,
+    kept: bool = False,
 ) -> Made:
-    """The snapshot, in the project's own store only."""
+    """The snapshot, in the project's own store only.
+
+    `facts` are those that the caller has just collected. With `kept`, a tree that the last
+    snapshot holds is that snapshot, whatever else has changed since.
+    """
     began = time.monotonic()
     source, told = Source(transport, host), tree or _vars_tree(host)
     with ThreadPoolExecutor(2, thread_name_prefix="snapshot") as pool:
-        facts = pool.submit(_facts, transport, host)
+        known_facts = pool.submit(_facts, transport, host) if facts is None else None
         asked = pool.submit(source.about, service, told)
         # A tree that was named need not be looked for: both go at once.
         where = told or _tree_of(host, asked.result())
@@ -117,8 +128,12 @@ def take(
         captured = source.capture(want)
         about = asked.result()
         taken = time.monotonic()
-        seen = Seen(host, service if about["release"] else None, where, about, captured,
-                    _settled(facts, host, tools.report), now)  # fmt: skip
+        last = tools.store.latest(host.name, unexpanded(where, host.engine_dir)) if kept else None
+        if last is not None and last.tree_hash == captured["tree"]:
+            return Made(last, fresh=False, took={"look": looked - began, "capture": taken - looked})
+        found = facts if known_facts is None else _settled(known_facts, host, tools.report)
+        seen = Seen(host, service if about["release"] else None, where, about, captured, found,
+                    now)  # fmt: skip
     waited = time.monotonic()
     with tools.store.locked():
         _receive(source, where, captured, tools.store)
@@ -127,6 +142,8 @@ def take(
                   "store": time.monotonic() - waited,
                   "plumbing": float(str(captured["plumbing_s"]))}  # fmt: skip
     _note(made, tools)
+    for words in made.manifest.apart:
+        _say(tools, made, words, Level.WARN if words.startswith("left out") else Level.INFO)
     return made
 
 

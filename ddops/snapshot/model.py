@@ -14,7 +14,7 @@ from ddops.model import canonical, digest
 
 SCHEMA = "ddops.snapshot/1"
 #: What differs between two snapshots of the same thing.
-_OF_THE_MOMENT = ("at", "host_clock", "skew_s", "previous", "by", "record", "ddops")
+_OF_THE_MOMENT = ("at", "host_clock", "skew_s", "previous", "by", "record", "ddops", "ignored")
 #: Records that hold times and process ids. Facts count by their steady digest, the environment by
 #: its lock, the launch by its release.
 _RESTLESS = ("record/facts.json", "record/git.json", "record/env.json", "record/launch.json")
@@ -75,6 +75,19 @@ class Manifest:
             raise TypeError("large is no list")
         return tuple(LargeFile(str(r["path"]), str(r["sha256"]), int(r["bytes"]), str(r["mode"]))
                      for r in rows)  # fmt: skip
+
+    @property
+    def apart(self) -> list[str]:
+        """What of the tree is not in the snapshot, in words; older manifests do not say."""
+        out = []
+        rules = self.content.get("ignored")
+        if isinstance(rules, dict) and rules["count"]:
+            places = ", ".join(f"{name} ({n})" for name, n in rules["places"])
+            out.append(f"{rules['count']} files that .gitignore names stay out: {places}")
+        past = self.content.get("history")
+        if isinstance(past, dict) and past["left_out"]:
+            out.append(f"left out, the commits of the tree's own repository: {past['left_out']}")
+        return out
 
     @property
     def text(self) -> bytes:

@@ -18,6 +18,10 @@ from ddops.inventory.model import Host
 from ddops.probe import Facts
 from ddops.snapshot.model import SCHEMA, Manifest, make_manifest, name_text
 
+#: A managed tree's own repository: what it is, and the objects that the tree itself has not.
+REPOSITORY = "repository/repository.json"
+PACK = "repository/objects.pack"
+
 Mask = Callable[[object], object]
 Lookup = Callable[[str], Path]
 
@@ -53,8 +57,34 @@ def record_files(seen: Seen, mask: Mask, lookup: Lookup) -> dict[str, bytes]:
     inputs = seen.about.get("inputs")
     if isinstance(inputs, str):
         files["record/inputs.tar"] = base64.b64decode(inputs)
-    for path in series_files(_upstream(release), lookup):
-        files[f"series/{path.name}"] = path.read_bytes()
+    files.update(_series(seen.about.get("code"), _upstream(release), lookup))
+    return {**files, **history_files(seen.captured)}
+
+
+def history_files(captured: Mapping[str, object]) -> dict[str, bytes]:
+    """The tree's own commits as patches, and a managed tree's repository. Scanned on the host.
+
+    A pack and what it is are kept as they are: their objects are checked by hash.
+    """
+    past = captured.get("history")
+    if not isinstance(past, dict):
+        return {}
+    files = {f"commits/{r['name']}": base64.b64decode(str(r["data"]))
+             for r in _rows(past["commits"])}  # fmt: skip
+    if isinstance(past["pack"], str):
+        told = {k: past[k] for k in ("head", "branch", "pin")}
+        files[REPOSITORY] = _json(told)
+        files[PACK] = base64.b64decode(past["pack"])
+    return files
+
+
+def _series(code: object, upstream: str | None, lookup: Lookup) -> dict[str, bytes]:
+    """The patches that the running code was made with; else the project's for that engine."""
+    if not isinstance(code, dict):
+        return {f"series/{p.name}": p.read_bytes() for p in series_files(upstream, lookup)}
+    rows = _rows(code["patches"])
+    files = {f"series/{r['name']}": base64.b64decode(str(r["data"])) for r in rows}
+    files["series/series"] = "".join(f"{r['name']}\n" for r in rows).encode()
     return files
 
 
@@ -93,6 +123,8 @@ def manifest_of(seen: Seen, files: Mapping[str, bytes], previous: Manifest | Non
                        for r in _rows(captured["nested"])],
             "allowed": [name_text(str(p)) for p in _list(captured["allowed"])],
         },
+        "ignored": captured.get("ignored"),
+        "history": _past(captured),
         "large": [{**r, "path": name_text(str(r["path"]))} for r in _rows(captured["large"])],
         "release": _digest(about),
         "lock": about.get("lock"),
@@ -129,6 +161,15 @@ def unexpanded(path: str, engine_dir: str) -> str:
 
 def expanded(path: str, engine_dir: str) -> str:
     return path.replace("${engine_dir}", engine_dir.rstrip("/"), 1)
+
+
+def _past(captured: Mapping[str, object]) -> dict[str, object] | None:
+    """What the tree's own repository gave, in few words; None where it has none."""
+    past = captured.get("history")
+    if not isinstance(past, dict):
+        return None
+    return {"head": past["head"], "commits": len(_rows(past["commits"])),
+            "managed": past["pin"] is not None, "left_out": past["left_out"]}  # fmt: skip
 
 
 def _digest(about: Mapping[str, object]) -> str | None:

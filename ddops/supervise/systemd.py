@@ -42,6 +42,10 @@ class SystemdSupervisor:
         """Stop it and remove its unit."""
         return read_state(self._call("forget", service), _UP, _DOWN)
 
+    def compare(self, service: str) -> dict[str, object]:
+        """The installed unit beside the one of `current`; see hostside/unitctl.py."""
+        return self._call("compare", service)
+
     def status(self, service: str) -> ServiceState:
         return read_state(self._call("status", service), _UP, _DOWN)
 

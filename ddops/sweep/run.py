@@ -133,7 +133,7 @@ class Sweep:
         self, profile: Profile, level: int, start: Start, error: DdopsError
     ) -> Measured:
         cell = self._cell(profile, level)
-        reason = f"not deployed: {error.what}"
+        reason = f"not deployed: {error.what}" + (f": {error.why}" if error.why else "")
         now = self.tools.clock.now()
         self.tools.ledger.add_cell(cell)
         run = self.tools.ledger.add_run(

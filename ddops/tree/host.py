@@ -16,7 +16,7 @@ from ddops.hostside import joined
 from ddops.inventory.model import Host
 from ddops.layout import HostLayout
 from ddops.transport import Transport
-from ddops.transport.files import make_dirs, write_file
+from ddops.transport.files import make_dirs
 from ddops.tree.series import Series
 
 DEADLINE_S = 1800.0
@@ -47,14 +47,19 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class ManagedTree:
-    """`<engine_dir>/tree` on one host."""
+    """`<engine_dir>/tree` on one host, or the folder `at`."""
 
     transport: Transport
     host: Host
+    at: str | None = None
 
     @property
     def layout(self) -> HostLayout:
         return HostLayout(self.host.engine_dir)
+
+    @property
+    def place(self) -> str:
+        return self.at or self.layout.tree
 
     def init(self, upstream: Upstream) -> dict[str, object]:
         """Make the tree at its pin; the same pin again changes nothing."""
@@ -75,6 +80,11 @@ class ManagedTree:
         """The series into the tree, or out of it; all or none. `check` writes nothing."""
         verb = "reverse" if back else "apply"
         return self._ask(verb, patches=_packed(series), only=list(only), check=check)
+
+    def make_code(self, env: str, digest: str, series: Series) -> dict[str, object]:
+        """An environment's package with a series on it, here; whole already, edits are put back."""
+        return self._ask("code", env=env, digest=digest, engine=series.engine,
+                         series=series.digest, patches=_packed(series))  # fmt: skip
 
     def export(self, series: Series) -> list[tuple[str, bytes]]:
         """Name and bytes of a patch for each commit and for hand edits outside the series."""
@@ -112,24 +122,17 @@ class ManagedTree:
                                     rc=done.rc, stderr=done.err)  # fmt: skip
         return {**spec, "path": target, "sent": True}
 
-    def _spooled(self, word: str) -> str:
-        """A series larger than a command line may be, in a file that the script removes."""
-        folder = f"{self.layout.state}/incoming"
-        make_dirs(self.transport, self.layout.state, folder, mode=0o700)
-        target = f"{folder}/{secrets.token_hex(6)}.spec"
-        write_file(self.transport, target, word.encode(), 0o600)
-        return f"@{target}"
-
     def _drop(self, spec: Mapping[str, object]) -> None:
         if spec.get("sent"):
             self.transport.run(sh(_REMOVE, str(spec["path"])))
 
     def _ask(self, verb: str, **more: object) -> dict[str, object]:
-        spec = json.dumps({"verb": verb, "tree": self.layout.tree, **more})
+        spec = json.dumps({"verb": verb, "tree": self.place, **more})
         word = base64.b64encode(zlib.compress(spec.encode(), 9)).decode()
-        if len(word) > MOST_WORD:
-            word = self._spooled(word)
         text = joined("tree_git", "tree_run", "tree")
+        if len(word) > MOST_WORD:  # with the script, on standard input: nothing is left there
+            first, _, rest = text.partition("\n")
+            text, word = f"{first}\nLONG = {word!r}\n{rest}", "LONG"
         script = python(text, word, interpreter=self.host.python)
         done = self.transport.run(script, deadline_s=DEADLINE_S, limit=64 << 20)
         if not done.ok:
@@ -140,7 +143,7 @@ class ManagedTree:
             )  # fmt: skip
         answer: dict[str, object] = json.loads(done.out)
         if answer["state"] != "ok":
-            raise refusal(self.host.name, self.layout.tree, answer)
+            raise refusal(self.host.name, self.place, answer)
         return answer
 
 
@@ -159,6 +162,11 @@ def refusal(host: str, tree: str, answer: Mapping[str, object]) -> DdopsError:
         case "no-wheel" | "no-package" | "no-commit":
             return RefusedError(f"{host}: that is no SGLang tree", why=why,
                                 next="name another source: ddops tree init --help")  # fmt: skip
+        case "no-git":
+            return RefusedError(
+                f"{host}: git is not installed there", why=why,
+                next="install git on the host (Debian: apt-get install git)",
+            )  # fmt: skip
         case "edited":
             paths = answer["paths"]
             listed = ", ".join(map(str, paths[:8])) if isinstance(paths, list) else ""

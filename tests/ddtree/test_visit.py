@@ -12,6 +12,7 @@ import pytest
 import serve_plans  # type: ignore[import-not-found]
 import serve_proofs  # type: ignore[import-not-found]
 import serve_visit  # type: ignore[import-not-found]
+import step_profile  # type: ignore[import-not-found]
 import two_samples  # type: ignore[import-not-found]
 from serve_fleet import Spec  # type: ignore[import-not-found]
 
@@ -196,9 +197,67 @@ def test_the_third_visit_compares_samples_of_few_servers(
     found = results(visit)
     assert found["errors"] == {} and found["skipped"] == []
     assert found["f32-ddtree15 greedy"]["equal"] == 48
-    assert found["triples pair-ddtree8 T=1.0"] == {"samples": 2048, "outcomes": 1, "p": 1.0}
+    both = {k for k in found if k.startswith("triples pair-ddtree8 T=1.0 prompt ")}
+    assert len(both) == 2 and {int(k.split()[-1]) for k in both} == set(found["varied prompts"])
+    for key in both:
+        assert found[key] == {"samples": 2048, "outcomes": 1, "p": 1.0}
     assert "f32-ar" not in visit.fleet.servers
     assert {r["bs"] for r in found["parts pair-ddtree7"]} == {1, 4, 16, 32}
+    assert {(r["server"], r["n"]) for r in found["table pair"]} >= {("pair-ddtree15", 5)}
+
+
+def test_the_steps_are_taken_in_turns_and_a_profile_that_fails_costs_itself(
+    visit: serve_visit.Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int, bool]] = []
+
+    def profiled(server: Any, prompts: Any, at_once: int, *, stacks: bool) -> dict[str, Any]:
+        asked.append((server.spec.name, at_once, stacks))
+        if server.spec.name == "pair-dflash":
+            raise RuntimeError("no profile came")
+        return {"waits_in_step": {}}
+
+    monkeypatch.setattr(serve_plans.step_profile, "profiled", profiled)
+    monkeypatch.setattr(serve_plans, "widened", lambda visit, models: models)
+    serve_plans.steps(visit, tmp_path)
+    found = results(visit)
+    assert set(found["errors"]) == {k for k in found["errors"] if "profile pair-dflash" in k}
+    assert len(found["errors"]) == 3 and len(asked) == 15
+    assert {r["round"] for r in found["steps"]} == set(range(serve_plans.STEP_ROUNDS))
+    assert found["profile wide-ddtree7 at 16"] == {"waits_in_step": {}}
+
+
+def step_events(wait_inside: bool) -> list[dict[str, Any]]:
+    """Six made-up steps of 500 us, one launch and one kernel each; a wait in or between steps."""
+    made = []
+    for n in range(6):
+        at = 1000.0 * n
+        whole: dict[str, Any] = {"ph": "X", "tid": 1}
+        made += [
+            whole | {"cat": "user_annotation", "name": step_profile.STEP, "ts": at, "dur": 500.0},
+            whole | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 10, "dur": 5.0,
+                     "args": {"correlation": n}},
+            whole | {"cat": "kernel", "name": "k", "ts": at + 700, "dur": 50.0, "tid": 7,
+                     "args": {"correlation": n}},
+            whole | {"cat": "cuda_runtime", "name": "cudaEventSynchronize",
+                     "ts": at + (100 if wait_inside else 600), "dur": 5.0},
+            whole | {"cat": "python_function", "name": "/a/b/worker.py(3): _step", "ts": at + 1,
+                     "dur": 400.0},
+        ]  # fmt: skip
+    return made
+
+
+def test_a_profile_tells_a_wait_in_a_step_from_one_between_steps() -> None:
+    inside = step_profile.summary(step_events(wait_inside=True))
+    between = step_profile.summary(step_events(wait_inside=False))
+    assert inside["waits_in_step"] == {"cudaEventSynchronize": 4}
+    assert between["waits_in_step"] == {}
+    assert between["waits_between_steps"] == {"cudaEventSynchronize": 6}
+    assert between["steps"] == 4 and between["host_us_in_step"] == 500.0
+    assert between["kernels_per_step"] == 1.0 and between["kernel_us_per_step"] == 50.0
+    assert between["functions"] == [["worker.py(3): _step", 1.0, 400.0]]
+    with pytest.raises(RuntimeError, match="says nothing"):
+        step_profile.summary(step_events(wait_inside=True)[:10])
 
 
 def test_answers_are_held_against_the_reference_token_for_token() -> None:

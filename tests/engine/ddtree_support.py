@@ -153,3 +153,40 @@ def compare(name: str, got: Answer, reference: Answer, skip: int = 0) -> Compare
         near = best[0] - second[0] < NEAR_TIE
         return Compared([], [said]) if near else Compared([said], [])
     return Compared([], [])
+
+
+_FAULT = '''
+import dataclasses
+from pathlib import Path
+
+import torch
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+ON = Path(__file__).with_name("on")
+
+
+def causal(original, tree, *rest, **options):
+    """The tree's mask is replaced by a chain's: siblings see each other."""
+    if ON.exists():
+        tree = dataclasses.replace(tree, mask=torch.ones_like(tree.mask).tril())
+    return original(tree, *rest, **options)
+
+
+def register():
+    HookRegistry.register("sglang_ddtree.verify.mask_of", causal, HookType.AROUND)
+'''
+
+
+def mask_fault(folder: Path) -> Path:
+    """A plugin for PYTHONPATH that puts a fault of the mask back: plausible text, wrong tokens.
+
+    Answers the file that turns it on while it is there.
+    """
+    info = folder / "ddtree_fault-1.dist-info"
+    info.mkdir(parents=True)
+    (folder / "ddtree_fault.py").write_text(_FAULT)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ddtree_fault\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[sglang.srt.plugins]\nddtree_fault = ddtree_fault:register\n"
+    )
+    return folder / "on"

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.ddtree_support import Answer, Compared, Server, compare, serving
+from tests.engine.ddtree_support import Answer, Compared, Server, compare, mask_fault, serving
 from tests.engine.patched import package_of, patched_tree
 
 pytestmark = pytest.mark.engine
@@ -276,35 +276,11 @@ def test_sampled_tokens_follow_the_models_distribution(
     assert score < 4
 
 
-FAULT = '''
-import dataclasses
-
-import torch
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-
-def causal(original, tree, *rest, **options):
-    """The tree's mask is replaced by a chain's: siblings see each other."""
-    chain = torch.ones_like(tree.mask).tril()
-    return original(dataclasses.replace(tree, mask=chain), *rest, **options)
-
-
-def register():
-    HookRegistry.register("sglang_ddtree.verify.mask_of", causal, HookType.AROUND)
-'''
-
-
 def test_a_mask_that_shows_siblings_to_each_other_is_found_out(
     engine_python: Path, tmp_path: Path, reference: dict[str, Any]
 ) -> None:
     """Bug 4 put back, from a plugin of this test: plausible text, wrong tokens."""
-    (tmp_path / "ddtree_fault.py").write_text(FAULT)
-    info = tmp_path / "ddtree_fault-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ddtree_fault\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\nddtree_fault = ddtree_fault:register\n"
-    )
+    mask_fault(tmp_path).touch()
     env = {"PYTHONPATH": str(tmp_path)}
     with serving(engine_python, tmp_path, "tiny-ddtree", budget=8, env=env) as server:
         answers = server.batch(texts()[:8], [TOKENS] * 8)

@@ -8,11 +8,13 @@ before the plan in ddops/cli/provision.py.
 
 from __future__ import annotations
 
+import base64
 import json
 import posixpath
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +23,9 @@ from ddops.cli import root as root_module
 from ddops.cli.app import App
 from ddops.command import Cmd
 from ddops.deploy import host as deploy_host
-from ddops.hostside import source
+from ddops.hostside import joined, source
 from ddops.model import Result
+from ddops.provision.side import look_text
 from ddops.transport import FakeTransport, scripts
 from ddops.transport.fake import Answer
 from ddops.transport.fakefs import FakeError
@@ -32,7 +35,8 @@ ENGINE = "/opt/ddops"
 SIDE = f"{ENGINE}/.ddops/hostside"
 
 #: Scripts sent whole on standard input that only look.
-READING_SOURCES = (source("state").encode(), source("collect").encode(), digest_command("/x").stdin)
+LOOK = joined("observe", "board").encode()
+READING_SOURCES = (source("collect").encode(), LOOK, digest_command("/x").stdin)
 #: Shell scripts that only look.
 READING_SCRIPTS = (scripts.READ, lock._READ, deploy_host._LINKS)
 #: Programs provision has laid down, with the words behind state folder and socket, or none.
@@ -42,6 +46,8 @@ READING_PROGRAMS = {"observe.py": None, "svctl.py": "status"}
 def reads_only(command: Cmd) -> bool:
     """Whether a command is on the allow-list."""
     argv = command.argv
+    if argv[:3] == ("python3", "-S", "-c"):
+        return argv[3:] == (look_text(),)
     if argv[0] == "python3" and argv[1:2] == ("-",):
         return command.stdin in READING_SOURCES
     if argv[:2] == ("sh", "-c"):
@@ -65,6 +71,8 @@ def test_the_allow_list_refuses_what_changes_things() -> None:
         cmd("python3", f"{SIDE}/svctl.py", "/s", "/s.sock", "start", "tiny"),
         cmd("python3", f"{SIDE}/build_env.py", "{}"),
         cmd("python3", "/elsewhere/observe.py"),
+        cmd("python3", "-c", "print(1)"),
+        cmd("sudo", "-n", "python3", "-S", "-c", look_text()),
     ):
         assert not reads_only(command), command
 
@@ -90,7 +98,7 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def _state(host: FakeTransport, query: dict[str, list[str]]) -> dict[str, object]:
+def _state(host: FakeTransport, query: dict[str, list[Any]]) -> dict[str, object]:
     """What hostside/state.py would say of the files in memory."""
 
     def mode(path: str) -> int | None:
@@ -103,9 +111,21 @@ def _state(host: FakeTransport, query: dict[str, list[str]]) -> dict[str, object
         node = host.files.get(path)
         return None if node is None else json.loads(node.data)
 
+    def text(path: str) -> str | None:
+        node = host.files.get(path)
+        return None if node is None else base64.b64encode(node.data).decode()
+
+    def digest(path: str) -> str | None:
+        there = host.files.get(path)
+        return None if there is None else host.files._tree_digest(path).decode().strip()
+
     return {
         "schema": "ddops.state/1",
         "dirs": {p: mode(p) for p in query.get("dirs", [])},
+        "trees": {p: digest(p) for p in query.get("trees", [])},
+        "texts": {p: text(p) for p in query.get("texts", [])},
+        "setup": {str(r["id"]): ["none", []] for r in query.get("setup", [])},
+        "code": dict.fromkeys(query.get("code", [])),
         "files": {p: "there" if host.files.get(p) else None for p in query.get("files", [])},
         "json": {p: value(p) for p in query.get("json", [])},
     }
@@ -121,6 +141,20 @@ def _facts() -> dict[str, object]:
     }  # fmt: skip
 
 
+def _look(spec: dict[str, dict[str, int]]) -> dict[str, object]:
+    """What the board's script would say of a host on which nothing was ever served."""
+    seen = {
+        "schema": "ddops.observation/1", "at": 0, "current": None, "launch": None, "unit": None,
+        "engine": {"state": "down", "why": "never launched here"}, "committed": None,
+        "port": {"port": 30000, "listening": False, "owned": False, "owner": None},
+        "log": {"size": 0, "inode": 0, "tail": ""},
+    }  # fmt: skip
+    return {
+        "schema": "ddops.look/1", "at": 0, "provisioned": True, "load_1m": 0, "lock": None,
+        "services": dict.fromkeys(spec["services"], seen), "gpus": {"rows": None, "why": "none"},
+    }  # fmt: skip
+
+
 class Box:
     """The host in memory: files, and the few programs of ours that run there."""
 
@@ -133,10 +167,12 @@ class Box:
 
     def _python(self, command: Cmd) -> Answer:
         argv, files = command.argv, self.transport.files
-        if command.stdin == source("state").encode():
-            return json.dumps(_state(self.transport, json.loads(argv[2])))
+        if argv[1:] == ("-S", "-c", look_text()):
+            return json.dumps(_state(self.transport, json.loads(command.stdin_bytes() or b"")))
         if command.stdin == source("collect").encode():
             return json.dumps(_facts())
+        if command.stdin == LOOK:
+            return json.dumps(_look(json.loads(argv[2])))
         if argv[1].endswith("build_env.py"):
             spec = json.loads(argv[2])
             files.put(f"{spec['dir']}/env.json", json.dumps({"digest": spec["digest"]}).encode())

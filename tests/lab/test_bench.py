@@ -157,7 +157,7 @@ def gate_names(lab: Project, host: HostView) -> str:
         return " ".join(g.name for g in book.gates(str(launch["nonce"])))
 
 
-def test_c8_a_strangers_port_is_refused_and_the_stranger_lives(
+def test_a_strangers_port_is_refused_and_the_stranger_lives(
     lab: Project, clean_host: HostView
 ) -> None:
     lab.write("suites/tiny/smoke.toml", suite("smoke", levels="[1]"))
@@ -224,6 +224,7 @@ def test_control_c_keeps_finished_cells_and_the_same_command_goes_on(
     run.interrupt()
     done = run.end()
     assert done.rc == 130, done
+    assert f"ddops deploy {swept.name}" in done.err
     first = runs(lab, since=before)
     assert 1 <= len(first) < 4
     assert {r["status"] for r in first} == {"valid"}

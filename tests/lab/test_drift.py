@@ -29,6 +29,13 @@ def test_what_drifts_is_named(lab: Project, serving: HostView) -> None:
     assert set(found) == {"release files", "argv"}
     assert "launch.json" in found["release files"][1]
     launch.write_text(before)
+    program = Path(serving.service.program)
+    before = program.read_text()
+    program.write_text(before.replace("autorestart=", "autorestart=false\n;"))
+    found = rows(lab, serving, 8)
+    assert set(found) == {"unit"}
+    assert "+autorestart=false" in found["unit"][1]
+    program.write_text(before)
     lab.profile("wanted", "commit=3")
     lab.ok("deploy", serving.name, "--profile", "wanted")
     assert set(rows(lab, serving, 8)) == {"inventory"}, "another release than the inventory's"

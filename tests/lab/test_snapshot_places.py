@@ -313,6 +313,12 @@ def test_a_deploys_snapshot_skips_with_a_reason_or_raises_what_matters(tmp_path:
     step = snapshot_for_deploy(transport, host, "tiny", tools)
     assert step.skipped == ""
     assert step.evidence["snapshot"] in tools.store.ids()
+    assert step.evidence["fresh"] is True
+    again = snapshot_for_deploy(transport, host, "tiny", tools)
+    assert (again.evidence["snapshot"], again.evidence["fresh"]) == (
+        step.evidence["snapshot"],
+        False,
+    )
     (work / "tree/.netrc").write_text("machine x login y password z\n")
     assert "secrets" in snapshot_for_deploy(transport, host, "tiny", tools).skipped
     with pytest.raises(DdopsError, match="secrets"):

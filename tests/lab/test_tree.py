@@ -61,10 +61,39 @@ def test_an_engine_from_a_patched_tree(lab: Project, host: HostView, tmp_path: P
     other.write_text(other.read_text() + "# by hand\n")
     by_hand = lab.run("tree", "verify", "lab3")
     assert (by_hand.rc, "sglang/_sim_args.py" in by_hand.err) == (1, True)
+    drifted = lab.run("drift", "lab3")
+    assert (drifted.rc, "edited by hand: sglang/_sim_args.py" in drifted.out) == (8, True), drifted
+    lab.profile("again", env={"PYTHONPATH": "${engine_dir}/tree"})
+    serving = host.serves()
+    refused = lab.run("deploy", "lab3", "--profile", "again")
+    assert refused.rc == 4, refused
+    assert "managed tree: edited by hand: sglang/_sim_args.py: ddops tree export" in refused.err
+    assert host.serves() == serving
     lab.ok("tree", "export", "lab3")
     series = (lab.root / "patches/sglang-0.5.23/series").read_text().split()
     assert series == ["0001-log.patch", "0002-Edits-made-by-hand.patch"]
     assert lab.ok("tree", "status", "lab3").out.count("not applied") == 1
+    assert_it_comes_back(lab, host)
+
+
+def assert_it_comes_back(lab: Project, host: HostView) -> None:
+    """Tree and repository lost, restored: the same pin, commits and hand edits, and it runs."""
+    before = lab.ok("tree", "status", "lab3", "--json").json
+    taken = lab.ok("snapshot", "lab3", "--json").json
+    assert isinstance(before, dict)
+    assert isinstance(taken, list)
+    host.forget()
+    shutil.rmtree(host.layout.tree)
+    lab.ok("restore", taken[0]["id"], "--to", "lab3")
+    after = lab.ok("tree", "status", "lab3", "--json").json
+    assert isinstance(after, dict)
+    same = ("pin", "head", "tree", "applied", "pure", "commits", "dirty")
+    assert {k: after[k] for k in same} == {k: before[k] for k in same}
+    assert after["dirty"] == ["sglang/_sim_args.py"]
+    assert after["running"]["tiny"]["equal"] is True
+    shown = lab.ok("snapshot", "show", taken[0]["id"]).out
+    assert "commits/0001-Log-say-it.patch" in shown
+    assert "repository/objects.pack" in shown
 
 
 def test_wrong_series_and_wrong_words_are_refused(lab: Project, host: HostView) -> None:

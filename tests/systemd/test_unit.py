@@ -277,6 +277,39 @@ def test_a_unit_that_systemd_does_not_take_is_refused_while_the_old_service_runs
     assert serving.serves() == serving.committed
 
 
+def test_drift_sees_the_unit_that_is_installed_and_what_is_put_over_it(
+    lab: BootedProject, serving: BootedHost
+) -> None:
+    def odd() -> dict[str, str]:
+        done = lab.run("drift", serving.name, "--json")
+        assert isinstance(done.json, list), done
+        return {r["what"]: r["observed"] for r in done.json if r["verdict"] != "same"}
+
+    assert odd() == {}
+    path = serving.root / "etc/systemd/system" / UNIT
+    text = path.read_text()
+    try:
+        serving.drop_in("Nice=5")
+        found = odd()
+        assert set(found) == {"unit drop-ins"}
+        assert found["unit drop-ins"].endswith("test.conf")
+        serving.drop_in("")
+        path.write_text(text.replace("Restart=", "Restart=no\n#"))
+        found = odd()
+        assert set(found) == {"unit", "unit loaded"}
+        assert "+Restart=no" in found["unit"]
+        path.write_text(text)
+        lab.sh(serving.name, "sudo", "systemctl", "daemon-reload")
+        lab.sh(serving.name, "sudo", "systemctl", "disable", UNIT)
+        assert odd() == {"unit at boot": "disabled"}
+    finally:
+        serving.drop_in("")
+        path.write_text(text)
+        lab.sh(serving.name, "sudo", "systemctl", "daemon-reload")
+        lab.sh(serving.name, "sudo", "systemctl", "enable", UNIT)
+    assert odd() == {}
+
+
 def test_forget_leaves_no_unit(lab: BootedProject, clean_host: BootedHost) -> None:
     lab.ok("deploy", clean_host.name)
     clean_host.svctl("forget", SERVICE)

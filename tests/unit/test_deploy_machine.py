@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from ddops.clock import SystemClock
 from ddops.command import Redactor, Secret
 from ddops.deploy import machine
+from ddops.deploy.climb import Settings
 from ddops.deploy.host import Links
-from ddops.deploy.machine import Deploy, Settings
+from ddops.deploy.machine import Deploy
 from ddops.deploy.preflight import Preflight
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
@@ -29,13 +33,17 @@ from ddops.errors import (
     RolledBackError,
     UnreachableError,
 )
-from ddops.events import ListReporter
+from ddops.events import Level, ListReporter
 from ddops.gates import Observation
 from ddops.gates.observation import Answer, Launch, Port
-from ddops.inventory.model import Host, Origin
+from ddops.inventory.model import Host, Node, Origin
+from ddops.inventory.model import Service as Inventory
 from ddops.ledger import Outcome
 from ddops.model import GateResult, State, Verdict
+from ddops.probe import Facts
+from ddops.snapshot import Step
 from ddops.supervise import ServiceState
+from tests.guards.source import ROOT
 
 NEW, OLD = "ab" * 32, "cd" * 32
 HERE = Origin("project", Path("x"))
@@ -53,10 +61,19 @@ class Service:
     host: Host = field(
         default_factory=lambda: Host(name="box", origin=HERE, ssh="box", host_class="cpu")
     )
+    service: Inventory = field(
+        default_factory=lambda: Inventory(
+            name="k", origin=HERE, model="m", profile="p", hosts=("box",)
+        )
+    )
     port: int = 1
     log: list[str] = field(default_factory=list)
     left: tuple[int, ...] = ()
     flag_faults: tuple[str, ...] = ()
+
+    @property
+    def node(self) -> Node:
+        return self.service.node
 
     def _do(self, verb: str) -> None:
         self.log.append(verb)
@@ -191,7 +208,7 @@ def test_a_line_the_installed_engine_does_not_take_stops_nothing(
     with pytest.raises(RefusedError, match="does not take this launch") as caught:
         run.deploy.run()
     assert "nearest is --y" in caught.value.why
-    assert run.service.log == ["preflight"]
+    assert sorted(run.service.log) == ["glance", "preflight"]
     assert run.states()["flags_ok"] == "fail"
 
 
@@ -317,6 +334,97 @@ def test_a_lock_that_was_lost_ends_all_touching(monkeypatch: pytest.MonkeyPatch)
         run.deploy.run()
     assert "stop" not in run.service.log
     assert run.service.running == OLD
+
+
+def taken(evidence: dict[str, object], asked: list[bool]) -> Callable[[Facts, bool], Step]:
+    def take(_facts: Facts, required: bool) -> Step:
+        asked.append(required)
+        return Step("", evidence)
+
+    return take
+
+
+def broken(_facts: Facts, _required: bool) -> Step:
+    raise CommandFailed("box: git: the copy did not verify", rc=1)
+
+
+def test_a_snapshot_is_a_transition_with_its_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, asked = make(monkeypatch), list[bool]()
+    run.deploy.snapshot = taken({"snapshot": "ab"}, asked)
+    run.deploy.run()
+    assert run.states()["snapshotted"] == "ok"
+    assert asked == [False]
+
+
+def test_a_snapshot_that_fails_is_said_and_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make(monkeypatch)
+    run.deploy.snapshot = broken
+    run.deploy.run()
+    assert run.states()["snapshotted"] == "skip"
+    assert run.service.running == NEW
+    told = [e.message for e in run.deploy.report.events if e.level is Level.WARN]  # type: ignore[attr-defined]
+    assert any("did not verify" in m for m in told)
+
+
+def test_a_required_snapshot_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    service.service = structs.replace(service.service, require_snapshot=True)
+    run = make(monkeypatch, service)
+    run.deploy.snapshot = broken
+    with pytest.raises(CommandFailed, match="did not verify"):
+        run.deploy.run()
+    assert run.states()["snapshotted"] == "fail"
+    assert "stage" not in service.log
+    assert service.running == OLD
+
+
+def gpu_host(monkeypatch: pytest.MonkeyPatch, used: object, apps: str = "") -> Run:
+    """A machine whose GPU says this of itself behind the stop; the host is made up."""
+    run = make(monkeypatch)
+    run.service.host = Host(name="box", origin=HERE, ssh="box", host_class="pcie")
+    raw = {"gpus": [{"memory.used": used}], "commands": {"smi_apps": {"rc": 0, "out": apps}}}
+    run.service.transport = None  # type: ignore[attr-defined]
+    monkeypatch.setattr(machine, "collect", lambda *_: SimpleNamespace(raw=raw))
+    return run
+
+
+def test_no_engine_is_started_over_memory_that_somebody_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = gpu_host(monkeypatch, "61234", "4711, 61000 MiB")
+    with pytest.raises(RolledBackError) as raised:
+        run.deploy.run()
+    assert "GPU memory is not free" in raised.value.why
+    assert "pid 4711, 61000 MiB" in raised.value.why
+    assert "vram_free" not in run.states()
+    assert "switched" not in run.states()
+
+
+@pytest.mark.parametrize(("used", "ok"), [("3", True), ("[N/A]", False), (None, False)])
+def test_memory_that_cannot_be_read_is_not_free(
+    monkeypatch: pytest.MonkeyPatch, used: object, ok: bool
+) -> None:
+    run = gpu_host(monkeypatch, used)
+    if ok:
+        run.deploy.run()
+        assert run.states()["vram_free"] == "ok"
+        return
+    with pytest.raises(RolledBackError, match="serves again"):
+        run.deploy.run()
+
+
+def test_every_transition_that_is_written_is_one_of_the_machines() -> None:
+    """The kill tables go through STATES and WAYS_OUT: what is not in there is never killed."""
+    written = set()
+    for path in (ROOT / "ddops/deploy").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            verbs = ("ok", "skip", "fail", "give_up", "unknown", "_row", "_try", "_ledger_row",
+                     "_refuse")  # fmt: skip
+            if node.func.attr in verbs and node.args and isinstance(node.args[0], ast.Constant):
+                written.add(node.args[0].value)
+    assert written == {*machine.STATES, *machine.WAYS_OUT}
 
 
 def test_errors_keep_their_exit_codes() -> None:

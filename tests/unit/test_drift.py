@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ddops.deploy.drift import Same, judge_drift, pending_row
+from ddops.deploy.drift import Same, judge_drift, judge_unit, pending_row
 from ddops.deploy.host import Links
 from ddops.deploy.release import Release
 from ddops.engines import LaunchSpec
@@ -53,6 +53,23 @@ def odd(raw: dict[str, Any] | None = None, seen: Observation = SEEN,
     rows = judge_drift(seen, links, RELEASE, FILES, {**RAW, **(raw or {})})
     assert all(r.recorded and r.observed for r in rows)
     return {r.what: (r.verdict.value, r.observed) for r in rows if r.verdict is not Same.YES}
+
+
+def of_unit(**found: object) -> dict[str, tuple[str, str]]:
+    rows = judge_unit({"installed": True, "diff": [], "enabled": "enabled", **found})
+    return {r.what: (r.verdict.value, r.observed) for r in rows if r.verdict is not Same.YES}
+
+
+def test_what_is_installed_is_held_against_the_release() -> None:
+    assert of_unit() == {}
+    assert of_unit(installed=False) == {"unit": ("drift", "not installed")}
+    assert of_unit(diff=["-Restart=always", "+Restart=no"])["unit"][1] == (
+        "-Restart=always; +Restart=no"
+    )
+    odd = of_unit(drop_ins=["/etc/x.d/a.conf"], reload=True, enabled="disabled")
+    assert set(odd) == {"unit drop-ins", "unit loaded", "unit at boot"}
+    assert odd["unit drop-ins"] == ("drift", "/etc/x.d/a.conf")
+    assert of_unit(enabled="")["unit at boot"] == ("drift", "unknown")
 
 
 def test_no_drift() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import threading
 from datetime import datetime
 
@@ -17,6 +18,7 @@ from ddops.events import (
     TeeReporter,
     TextReporter,
 )
+from tests.guards.source import ROOT
 
 REDACT = Redactor([Secret("hunter22")])
 EVENTS = [
@@ -89,3 +91,14 @@ def test_tee_list_and_null() -> None:
     kept = ListReporter()
     TeeReporter([kept, NullReporter(), kept]).emit(EVENTS[1])
     assert kept.events == [EVENTS[1], EVENTS[1]]
+
+
+def test_only_the_command_line_draws() -> None:
+    """A spinner in the core waits for a terminal, and the work waits for it (as others saw)."""
+    users = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "ddops").rglob("*.py")
+        if re.search(r"^\s*(?:from|import) rich\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert users
+    assert not [u for u in users if not u.startswith(("ddops/cli/", "ddops/board/"))]

@@ -16,10 +16,12 @@ from ddops.gates import (
     judge_g2,
     judge_g3,
     judge_golden,
+    judge_soak,
     parse_golden,
+    soaked,
 )
 from ddops.gates.observation import Answer, Launch, Port, parse_observation
-from ddops.model import State, Verdict
+from ddops.model import GateResult, State, Verdict
 
 RELEASE = "ab" * 32
 LAUNCH = Launch("n1", f"{RELEASE[:12]}-n1", RELEASE, "op", 7, 6, 1.0)
@@ -164,6 +166,88 @@ def test_an_answer_that_is_missing_or_doubled_fails() -> None:
 def test_commit_length_leaves_out_the_token_of_the_prefill(gate: str, verdict: Verdict) -> None:
     # (3 - 1 + 4 - 1) tokens in 3 steps
     assert judge(answers(), gate)[0] is verdict
+
+
+@pytest.mark.parametrize(
+    ("of_a", "gate", "verdict", "words"),
+    [
+        ([5, 6, 8], "prefix>=2", Verdict.PASS, "2 prompts, 4 tokens equal"),
+        ([5, 6, 8], "prefix>=3", Verdict.FAIL, "a from token 2 of 3"),
+        ([5, 6], "prefix>=99", Verdict.FAIL, "a from token 2 of 3"),
+        ([5, 6, 7], "prefix>=99", Verdict.PASS, "7 tokens equal"),
+        ([5, 6, 7, 7], "prefix>=3", Verdict.PASS, "6 tokens equal"),
+    ],
+)
+def test_a_prefix_is_as_long_as_the_service_says(
+    of_a: list[int], gate: str, verdict: Verdict, words: str
+) -> None:
+    found, message = judge(answers(output_ids=of_a), gate)
+    assert (found, words in message) == (verdict, True)
+
+
+@pytest.mark.parametrize(
+    ("tie", "verdict", "words"),
+    [
+        (
+            {"at": 2, "top": [[-0.70, 7], [-0.72, 8]]},
+            Verdict.PASS,
+            "1 leave the reference at a tie",
+        ),
+        ({"at": 2, "top": [[-0.10, 7], [-2.3, 8]]}, Verdict.FAIL, "2.2 nats apart"),
+        ({"at": 2, "top": [[-0.10, 7]]}, Verdict.FAIL, "scores are not known"),
+        ({"at": 1, "top": [[-0.70, 7], [-0.72, 8]]}, Verdict.FAIL, "scores are not known"),
+        ({"at": 2, "top": "HTTP 400: no"}, Verdict.FAIL, "scores are not known"),
+        (None, Verdict.FAIL, "scores are not known"),
+    ],
+)
+def test_a_margin_forgives_ties_alone(tie: object, verdict: Verdict, words: str) -> None:
+    found, message = judge(answers(output_ids=[5, 6, 8], tie=tie), "margin<=0.05")
+    assert (found, words in message) == (verdict, True)
+
+
+def test_a_margin_is_asked_of_every_answer() -> None:
+    tie = {"at": 1, "top": [[-0.7, 6], [-0.7, 9]]}
+    rows = answers(output_ids=[5, 9, 9], tie=tie)
+    rows[1] = {**rows[1], "output_ids": [8, 8, 8, 8]}
+    assert judge(rows, "margin<=0.05")[0] is Verdict.FAIL
+    assert judge(answers(), "margin<=0")[0] is Verdict.PASS
+    short = answers(output_ids=[5, 6])
+    assert judge(short, "margin<=9")[0] is Verdict.FAIL, "an answer that ends early is no tie"
+
+
+def soak(*looks: Observation) -> GateResult | None:
+    return judge_soak(looks, "op", RELEASE, {"tp_size": 8}, 12.0)
+
+
+def test_a_soak_goes_on_while_all_is_well_and_one_answer_is_late() -> None:
+    late = but(health=Answer(None, "timed out"))
+    assert soak(WELL, WELL) is None
+    assert soak(WELL, WELL, late) is None
+    assert soak(WELL, late, WELL) is None
+    failed = soak(WELL, late, late)
+    assert failed is not None
+    assert (failed.name, failed.verdict) == ("G6", Verdict.FAIL)
+    assert "G2 after 12 s" in failed.message
+    assert soaked(late, 30.0, {"looks": 3}).verdict is Verdict.FAIL
+    assert soaked(WELL, 30.0, {"looks": 3}).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (but(launch=dataclasses.replace(LAUNCH, nonce="n2")), "G0 after 12 s: the engine was rest"),
+        (but(engine=State.DOWN, engine_why="gone"), "not running: gone"),
+        (but(port=Port(30000, True, False, "pid 9 nginx")), "held by pid 9 nginx"),
+        (but(server_info=Answer(200, values={"tp_size": 4})), "tp_size is 4"),
+    ],
+)
+def test_a_soak_ends_at_once_where_the_start_is_not_what_it_was(
+    look: Observation, words: str
+) -> None:
+    failed = soak(WELL, look)
+    assert failed is not None
+    assert failed.verdict is Verdict.FAIL
+    assert words in failed.message
 
 
 def test_commit_length_without_counts_is_unknown_and_on_autoregressive_skipped() -> None:

@@ -88,6 +88,22 @@ def test_a_stale_lock_of_another_machine_is_not_taken(
     assert "--stale" in held.value.next
 
 
+@pytest.mark.parametrize("jump", [-86400.0, 86400.0])
+def test_a_clock_that_jumps_takes_no_lock_from_a_holder_that_lives(
+    host: LocalTransport, layout: HostLayout, jump: float
+) -> None:
+    """Age is told by the host's clock; a jump makes a lock look old, or not born yet."""
+    lock.take(host, layout, me())
+    heart = Path(layout.lock) / "heartbeat"
+    then = time.time() - jump
+    os.utime(heart, (then, then))
+    held = lock.read(host, layout)
+    assert held is not None
+    assert held.stale is (jump > 0)
+    with pytest.raises(LockHeldError):
+        lock.take(host, layout, elsewhere())
+
+
 def test_a_holder_of_this_machine_that_is_gone_is_followed(
     host: LocalTransport, layout: HostLayout
 ) -> None:

@@ -11,13 +11,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from ddops import hostside
-from ddops.gates import Observation
+from ddops.gates import Observation, judge_g2
 from ddops.gates.observation import parse_observation
-from ddops.model import State
+from ddops.model import State, Verdict
 
 SCRIPT = Path(hostside.__file__).with_name("observe.py")
 SECRET = "canary-3391-heron"
@@ -122,6 +123,35 @@ def test_what_an_engine_says_is_taken_by_allow_list(tmp_path: Path, server: int)
     assert seen.server_info is not None
     assert dict(seen.server_info.values) == {"tp_size": 2, "weight_version": "w"}
     assert SECRET not in text
+
+
+class Early(Handler):
+    """Lists its models while it loads, and is not ready: nothing else may be believed."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(200 if self.path.startswith("/v1/models") else 503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_a_list_of_models_counts_for_nothing(tmp_path: Path) -> None:
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Early)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    record(tmp_path)
+    try:
+        seen = look(tmp_path, made.server_address[1], "--http", "2")
+    finally:
+        made.shutdown()
+        made.server_close()
+        thread.join()
+    assert not seen.healthy
+    assert judge_g2(seen).verdict is Verdict.FAIL
+    assert "/health" in Early.asked
+    assert not [p for p in Early.asked if "models" in p]
 
 
 def test_an_engine_that_hangs_is_no_answer(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ddops.deploy.release import Lookup, Release, build_release, release_files
 from ddops.engines.sglang import draft_tokens, launch_spec, server_identity
 from ddops.engines.spec import LaunchSpec
 from ddops.errors import ConfigError
-from ddops.inventory.model import Host, Origin, Profile, Service, Spec
+from ddops.inventory.model import Host, Node, Origin, Profile, Service, Spec
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Origin("project", Path("x.toml"))
@@ -65,6 +65,25 @@ def test_option_values_become_words() -> None:
     assert words[words.index("--enable-metrics") + 1].startswith("--")
     assert words[words.index("--host") + 1] == "127.0.0.1"
     assert words[words.index("--port") + 1] == "${port}"
+
+
+def test_an_engine_on_two_hosts_has_one_digest_and_a_rank_on_each(lookup: Lookup) -> None:
+    words = argv(service(nnodes=2, hosts=("a", "b")), profile())
+    at = words.index("--nnodes")
+    assert words[at : at + 6] == [
+        "--nnodes", "2", "--node-rank", "${rank}", "--dist-init-addr", "${dist_addr}",
+    ]  # fmt: skip
+    assert "--nnodes" not in argv(service(), profile())
+    release = build(lookup, service(nnodes=2, hosts=("a", "b")))
+    files = [
+        release_files(release, host(name), 31000, Node(rank, "a.example:20000"))
+        for rank, name in enumerate("ab")
+    ]
+    lines = [json.loads(f["launch.json"])["argv"] for f in files]
+    assert [x[x.index("--node-rank") + 1] for x in lines] == ["0", "1"]
+    assert {x[x.index("--dist-init-addr") + 1] for x in lines} == {"a.example:20000"}
+    assert files[0]["release.json"] == files[1]["release.json"]
+    assert [json.loads(f["gates.json"]).get("rank") for f in files] == [None, 1]
 
 
 def test_a_tree_is_as_wide_as_budget_and_root_and_never_narrower_than_the_block() -> None:
@@ -146,13 +165,13 @@ def test_weights_of_a_folder_are_named_by_their_content(lookup: Lookup, tmp_path
 def test_files_of_a_release_hold_no_reference_and_no_placeholder(lookup: Lookup) -> None:
     s = service(env={"TOKEN": "env:T"}, api_key="env:KEY", golden="golden.json")
     release = build(lookup, s, profile(spec=DDTREE))
-    files = release_files(release, host(), 31000)
+    files = release_files(release, host(), 31000, Node())
     assert set(files) == {"release.json", "launch.json", "gates.json", "golden.json"}
     launch = json.loads(files["launch.json"])
     assert "${" not in files["launch.json"]
     assert launch["argv"][-2] == "--config"
     assert launch["argv"][-1].endswith("/current/secret-args.yaml")
     assert "TOKEN" not in launch["env"]
-    other = release_files(release, host("c", "/data"), 31001)
+    other = release_files(release, host("c", "/data"), 31001, Node())
     assert other["release.json"] == files["release.json"]
     assert other["launch.json"] != files["launch.json"]

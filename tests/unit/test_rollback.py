@@ -55,6 +55,14 @@ def test_the_last_other_one_that_passed_here(
         assert found.choose("box", None) == chosen
 
 
+def test_what_the_link_said_counts_where_its_own_run_was_killed() -> None:
+    """B was committed by a run that died before its row; the deploy of C saw it by the link."""
+    locked = json.loads(row(C, "locked"))
+    journal = "\n".join([row(A), json.dumps({**locked, "committed": B}), row(C)])
+    assert way_back(journal, (A, B, C), "k", C).choose("box", None) == B
+    assert way_back(json.dumps({**locked, "committed": None}), (A,), "k", C).releases == ()
+
+
 @pytest.mark.parametrize(
     ("to", "want"), [("aaaa", A), ("AAAAAA", A), (D, D), ("aaa", None), ("bbbb", None),
                      ("cccc", None), ("eeee", None), ("", None)]

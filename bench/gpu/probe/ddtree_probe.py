@@ -6,6 +6,7 @@ one server serves measurements and proofs alike:
     eager   decode and verify passes run without their graphs
     steps   DDTREE's own step log is written (the server needs DDTREE_STEP_LOG); reading waits
     times   CUDA events around the parts of each decode step
+    step    CUDA events around the whole step alone, which costs every worker the same
     detect  one captured graph is replayed with other masks and tokens (see ddtree_detect.py)
     report  counts.json and times.json are written, then the file is removed
 
@@ -48,7 +49,7 @@ class Probe:
     def on(self, switch: str) -> bool:
         now = time.monotonic()
         if now >= self._next_look:
-            names = ("eager", "steps", "times", "detect")
+            names = ("eager", "steps", "times", "step", "detect")
             self._on = {name: (self.folder / name).exists() for name in names}
             self._next_look = now + LOOK_S
         return self._on[switch]
@@ -94,7 +95,8 @@ class Probe:
             file.write(json.dumps(row) + "\n")
 
     def timed(self, name: str, bs: int, work: Callable[[], Any]) -> Any:
-        if not self.on("times") or self.kept >= KEEP:
+        asked = self.on("times") or (name == "step" and self.on("step"))
+        if not asked or self.kept >= KEEP:
             return work()
         begin = _mark()
         result = work()
@@ -149,6 +151,7 @@ def register() -> None:
             f"{layers}.layernorm.RMSNorm.forward_cuda": norm_in_torch,
             f"{layers}.activation.SiluAndMul.forward_cuda": activation_in_torch,
             f"{layers}.rotary_embedding.base.RotaryEmbedding.forward_cuda": rotary_in_torch,
+            "sglang.srt.models.utils.can_use_fused_inplace_qknorm": fused_norm_of,
         }
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)
@@ -162,6 +165,11 @@ def norm_in_torch(
     if x.dtype != torch.float32:
         return original(op, x, residual, added, *args, **kw)
     return op.forward_native(x, residual, added)
+
+
+def fused_norm_of(original: Callable[..., bool], head_dim: int, dtype: torch.dtype) -> bool:
+    """Its kernel has no float32, which SGLang finds out by compiling for half a minute."""
+    return dtype != torch.float32 and original(head_dim, dtype)
 
 
 def activation_in_torch(original: Callable[..., Any], op: Any, x: Any) -> Any:
@@ -234,7 +242,8 @@ def wrap_worker(original: Callable[..., Any], worker: Any, *args: Any, **kw: Any
         run = functools.partial(step, batch, *a, **k)
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
             return run()
-        return probe.timed("step", len(batch.reqs), run)
+        with torch.profiler.record_function("ddtree-visit: step"):
+            return probe.timed("step", len(batch.reqs), run)
 
     worker.forward_batch_generation = timed_step
     if hasattr(worker, "steps"):

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from sglang._sim_args import ServerArgs
 from sglang._sim_faults import Faults
 from sglang._sim_log import fatal, log, write
+from sglang._sim_nodes import join
 from sglang._sim_sequence import Drafting, Sampling, Sequence
 from sglang._sim_stats import PrefixCache, Stats
 from sglang._sim_text import Golden, mix
@@ -81,6 +82,8 @@ class Engine:
             if spent >= whole and not script.on("never_ready"):
                 break
             time.sleep(min(TICK_S, max(whole - spent, 0.001)))
+        join(self.args, self.stopping, lambda: self.die(
+            "RuntimeError: NCCL error: remote process exited (sim)", "event_loop"))  # fmt: skip
         log(f"Load weight end. elapsed={time.monotonic() - began:.2f} s, type=Sim, mem usage=0 GB.")
         log(f"max_total_num_tokens={self.args['max_total_tokens']}, "
             f"max_running_requests={self.args['max_running_requests']}")  # fmt: skip

@@ -17,7 +17,7 @@ import pytest
 from ddops.gitio import clean_env
 from ddops.hostside import joined
 
-SNAP = joined("snap_git", "snap_scan", "snap")
+SNAP = joined("snap_git", "snap_scan", "snap_history", "snap")
 LAY = joined("snap_git", "snap_lay")
 
 

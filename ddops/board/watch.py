@@ -1,0 +1,120 @@
+"""A host of the inventory that can be asked: one connection, one round trip a look."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ddops.board.look import look_spec, parse_look
+from ddops.board.model import HostSpec, ServiceSpec
+from ddops.command import Redactor, cmd
+from ddops.errors import CommandFailed, DdopsError
+from ddops.hostside import joined
+from ddops.inventory import Host, Inventory, Service, placed, services_on
+from ddops.inventory.port import port_of
+from ddops.transport import Transport
+
+Lookup = Callable[[str], Path]
+#: The script's own limits come to less; a host that needs longer is not answering.
+LOOK_DEADLINE_S = 25.0
+LOOK_LIMIT = 4 << 20
+
+
+def spec_of(host: Host, services: Sequence[Service]) -> HostSpec:
+    """The host as the board names it."""
+    return HostSpec(
+        name=host.name,
+        origin=host.origin.kind,
+        groups=tuple(host.groups),
+        kind=host.host_class or "",
+        simulated=host.simulated,
+        services=tuple(
+            ServiceSpec(s.name, port_of(host, s), s.listen, s.node.rank > 0) for s in services
+        ),
+    )
+
+
+class HostWatch:
+    """Asks one host for what the board shows."""
+
+    def __init__(
+        self,
+        host: Host,
+        known: Inventory,
+        transport: Transport,
+        lookup: Lookup,
+        redactor: Redactor,
+        script: Callable[[], str] = lambda: joined("observe", "board"),
+    ) -> None:
+        self.host = host
+        self.services = tuple(placed(known, s, host) for s in services_on(known, host))
+        self.spec = spec_of(host, self.services)
+        self._known = known
+        self._transport = transport
+        self._lookup = lookup
+        self._redactor = redactor
+        self._words = (host.python, "-", look_spec(self.spec, host.engine_dir))
+        self._script = script().encode()
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    def look(self) -> dict[str, Any]:
+        """One look, as the host printed it; proven to be readable."""
+        done = self._transport.run(
+            cmd(*self._words, stdin=self._script), deadline_s=LOOK_DEADLINE_S, limit=LOOK_LIMIT
+        )
+        if not done.ok:
+            raise CommandFailed(
+                f"{self.name}: the host cannot be looked at",
+                rc=done.rc,
+                stderr=done.err,
+                next=f"ddops probe {self.name}",
+            )
+        try:
+            raw = json.loads(done.out)
+        except ValueError as error:
+            raise DdopsError(f"{self.name}: the host's look is not JSON", why=str(error)) from error
+        parse_look(raw)
+        if not isinstance(raw, dict):
+            raise DdopsError(f"{self.name}: the host's look is not an object")
+        return raw
+
+    def drift(self) -> dict[str, Any]:
+        """Rows of drift of every service that was ever deployed here."""
+        # Here: it brings the ledger with it, which a look at many hosts does without.
+        from ddops.deploy import drift_of
+        from ddops.deploy.host import ServiceOnHost
+
+        looked = parse_look(self.look())
+        rows: list[dict[str, str]] = []
+        for service in self.services:
+            seen = looked.services[service.name].observation
+            if seen.current is None:
+                continue  # nothing was released here: nothing can have drifted
+            target = ServiceOnHost(
+                self._transport, self.host, service, port_of(self.host, service), self._lookup,
+                self._redactor,
+            )  # fmt: skip
+            for row in drift_of(target, seen, self._wanted(service)):
+                rows.append(
+                    {"service": service.name, "what": row.what, "recorded": row.recorded,
+                     "observed": row.observed, "verdict": row.verdict.value}
+                )  # fmt: skip
+        return {"rows": rows}
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _wanted(self, service: Service) -> str | None:
+        """What the inventory would deploy; None where it cannot be rendered here."""
+        from ddops.deploy import prepare
+
+        try:
+            profile = self._known.profile_of(service)
+            return prepare(self.host, service, profile, self._lookup).digest
+        except DdopsError:
+            return None
