@@ -136,9 +136,11 @@ def test_retract_bad_tree_is_killed_in_the_rollback_and_goes_on(
 
 
 def test_ddtree_sweep(lab: Project, hosts: list[HostView]) -> None:
-    done = lab.spawn("runbook", "run", "ddtree-sweep", "--host", "lab2").end(400)
+    done = lab.spawn("runbook", "run", "ddtree-sweep", "--host", "lab2",
+                     "--set", "service=tiny").end(400)  # fmt: skip
     assert done.rc == 0, done
-    assert completed(lab) == ["check", "deploy", "sweep"]
+    assert completed(lab) == ["check", "deploy", "sweep", "recommend"]
+    assert "tiny-" in tasks(lab, runs(lab)[0].id)["recommend"].evidence
     with lab.ledger() as book:
         rows = book.query(
             "SELECT DISTINCT c.label FROM valid_run r JOIN cell c ON c.key = r.cell"
