@@ -67,9 +67,16 @@ def do_recommend(action: Recommend, ctx: Context) -> Evidence:
         for a in answer.advice
         for level, c in a.choices.items()
     ]  # fmt: skip
-    words = ", ".join(f"{c['choice']} at {c['concurrency']} ({c['certainty']})" for c in choices)
+    words = "; ".join(
+        f"{a.population.title}: "
+        + ", ".join(
+            f"{c.chosen.config.name} at {level} ({c.certainty.value})"
+            for level, c in a.choices.items()
+        )
+        for a in answer.advice
+    )
     runs = [i for a in answer.advice for i in a.run_ids]
-    return {"words": words or "no choice", "choices": choices, "runs": runs}
+    return {"words": words, "choices": choices, "runs": runs}
 
 
 def do_retract(action: Retract, ctx: Context, by: str) -> Evidence:
