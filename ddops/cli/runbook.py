@@ -116,9 +116,7 @@ def show(app: App, name: str, as_json: bool) -> None:
 
     book = find_runbook(app.project, name)
     if as_json:
-        import msgspec
-
-        emit_json("runbook", {"name": name, **msgspec.to_builtins(book.table)})
+        emit_json("runbook", {"name": name, **book.as_json()})
         return
     for line in book_lines(book):
         emit_line(line)

@@ -32,7 +32,7 @@ from ddops.model import digest, short
 from ddops.probe import Facts, collect
 from ddops.probe.note import note_facts
 from ddops.provision.apply import do_plan, plan_host
-from ddops.runbook.act_more import do_bench, do_retract, do_sweep
+from ddops.runbook.act_more import do_bench, do_recommend, do_retract, do_sweep
 from ddops.runbook.context import Context
 from ddops.runbook.steps import (
     Action,
@@ -43,6 +43,7 @@ from ddops.runbook.steps import (
     Probe,
     Prompt,
     ProvisionStep,
+    Recommend,
     Retract,
     Rollback,
     Shell,
@@ -126,6 +127,8 @@ def act(action: Action, doing: Doing) -> Evidence:
             return do_bench(action, doing.context, doing.stop)
         case SweepStep():
             return do_sweep(action, doing.context, doing.stop)
+        case Recommend():
+            return do_recommend(action, doing.context)
         case Retract():
             return do_retract(action, doing.context, doing.by)
         case WaitUntil():

@@ -2,8 +2,9 @@
 
     skip_if -> require -> begun -> do -> verify -> done
 
-Nothing is done unless the journal says first that it will be. A step that was cut short is not
-done again while what it verifies holds. Conditions that are not known stop the run.
+Nothing is done unless the journal says first that it will be. A step that was cut short is done
+again where that is the same as once; a shell step with effects only when a person says so.
+Conditions that are not known stop the run.
 """
 
 from __future__ import annotations
@@ -131,22 +132,22 @@ class Run:
                 raise Interrupted(f"{step.key}: stopped while waiting: {seen[-1].line}")
 
     def _found_done(self, step: Instance) -> bool:
-        """A step that was cut short, and did its work all the same."""
-        if step.verify:
-            seen = self._judged(step.verify)
-            if together(seen) is Truth.HOLDS:
-                words = "was done when it was cut short"
-                evidence = {"words": words, "verified": [j.line for j in seen]}
-                self._note(step.key, "done", evidence, "completed", words)
-                self._tell(step, "completed", words)
-                return True
-        if isinstance(step.do, Shell) and "none" not in step.do.effects:
+        """A step that was cut short. The product's own steps can be done again, and are; what a
+        shell step did is asked of what it verifies."""
+        if not isinstance(step.do, Shell) or "none" in step.do.effects:
+            return False
+        seen = self._judged(step.verify)
+        if together(seen) is not Truth.HOLDS:
             raise RefusedError(
                 f"{step.key}: it was cut short, and what it did is not known",
                 why="what it verifies does not hold, and doing it twice may do harm",
                 next=f"ddops runbook resume {self.id} --from {step.key}   # to do it again",
             )
-        return False
+        words = "was done when it was cut short"
+        evidence = {"words": words, "verified": [j.line for j in seen]}
+        self._note(step.key, "done", evidence, "completed", words)
+        self._tell(step, "completed", words)
+        return True
 
     def _skipped(self, step: Instance) -> bool:
         if not step.skip_if:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,25 @@ def test_every_shipped_runbook_is_good_and_a_test_runs_it() -> None:
         assert len(book.table.title) <= 70
         assert all(s.time_limit_s <= 86400 for s in book.table.steps)
         assert f'"{path.stem}"' in said, f"{path.stem}: no test runs it"
+
+
+def test_a_damaged_file_is_a_fault_and_never_a_crash() -> None:
+    """Shipped runbooks, cut and spliced: good, or a ConfigError; the seed is fixed."""
+    draw = random.Random(7)
+    texts = [p.read_text(encoding="utf-8") for p in (data_root() / "runbooks").glob("*.toml")]
+    bits = ("${", "}", "[[steps]]", "{", '"', "[", "\n", "${host}", "1979-05-27", "nan", "\u2603")
+    good = 0
+    for _ in range(400):
+        text = draw.choice(texts)
+        for _ in range(draw.randint(1, 4)):
+            at, to = sorted(draw.randrange(len(text)) for _ in range(2))
+            text = draw.choice(
+                (text[:at] + draw.choice(bits) + text[at:], text[:at] + text[at + 9 :],
+                 text[:at] + text[to : to + 40] + text[at:])
+            )  # fmt: skip
+        try:
+            parse_runbook(text, "book")
+            good += 1
+        except ConfigError as error:
+            assert error.problems
+    assert 0 < good < 400
