@@ -24,7 +24,7 @@ _HEAD = """\
 
 Made from the catalogues in `ddops/runbook/` by `tools/gen_runbook_reference.py`; do not edit.
 How to use them: [Run a runbook](../how-to/run-a-runbook.md). Why they are so:
-[0017](../adr/0017-runbooks.md).
+[0015](../adr/0015-runbooks.md).
 
 A file is `runbooks/NAME.toml`. `${name}` in a text is the value of a parameter, in a loop `${host}`
 is its host, `$${` is a plain `${`. A field whose whole text is one `${name}` gets the parameter's
