@@ -341,8 +341,8 @@ def test_the_schema_knows_every_file_and_key() -> None:
         "inventory/waivers.toml",
         "inventory/services/*.toml",
         "inventory/profiles/*.toml",
-        "setup/*.toml",
         "suites/**/*.toml",
+        "setup/*.toml",
     ]
     hosts = schema["inventory/hosts.toml"]["$defs"]
     assert isinstance(hosts, dict)
