@@ -10,7 +10,7 @@ nothing that serves is touched. A failure after `stopped` goes to `rolling_back`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -77,6 +77,8 @@ class Deploy:
     snapshot: Callable[[Facts, bool], Step] = _no_snapshot
     party: Party | None = None
     smoke: Smoke = field(default_factory=lambda: skipped("this command does not measure"))
+    #: The profile by name and what speaks for it, such as the runs behind a recommendation.
+    chosen: Mapping[str, object] = field(default_factory=dict)
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
@@ -105,7 +107,7 @@ class Deploy:
             looked = pool.submit(self.service.observe, http=False)
             facts = self._probe()
         self._compat(facts)
-        self.record.ok("rendered", {"release": self.release.digest})
+        self.record.ok("rendered", {"release": self.release.digest, **self.chosen})
         self._flags()
         seen = looked.result()
         if port_is_foreign(seen):

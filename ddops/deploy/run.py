@@ -105,6 +105,17 @@ def deploy_service(
     return deploy_release(transport, host, service, release, tools, judged, prepared, profile)
 
 
+def _chosen(profile: Profile | None) -> dict[str, object]:
+    """The profile and its evidence, for the ledger: which runs a deploy rests on."""
+    if profile is None:
+        return {}
+    evidence = profile.evidence
+    return {
+        "profile": profile.name,
+        "evidence": {"status": evidence.status, "runs": list(evidence.runs)},
+    }
+
+
 def deploy_release(
     transport: Transport,
     host: Host,
@@ -222,6 +233,7 @@ class Work:
             snapshot=self._snapshot,
             party=tools.party,
             smoke=self._smoke(release, profile),
+            chosen=_chosen(profile),
         )
         after = machine.run()
         nonce = after.launch.nonce if after.launch else ""

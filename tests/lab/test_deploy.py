@@ -34,6 +34,9 @@ def test_first_deploy_is_live_and_its_story_is_told(lab: Project, clean_host: Ho
         "stopped", "switched", "started", "gated", "committed",
     ]  # fmt: skip
     assert {s for s, v in states.items() if v == "skip"} == {"drained", "vram_free"}
+    rendered = next(t.evidence for t in host.story() if t.state == "rendered")
+    assert rendered["profile"] == "tiny-dflash"
+    assert rendered["evidence"] == {"status": "untested", "runs": []}
     with lab.ledger() as ledger:
         deployment = ledger.deployments(host=host.name, limit=1)[0]
         gates = ledger.deployment_gates(deployment.op_id)
