@@ -32,7 +32,7 @@ demo: setup ## The README's first page, for real: lab, check, provision, deploy,
 
 .PHONY: test
 test: setup lint ## Everything CI runs
-	$(PY) -m pytest -q tests/unit tests/guards
+	$(PY) -m pytest -q tests/unit tests/guards tests/board
 	$(PY) -m pytest -q tests/contract tests/lab
 	$(MAKE) ddtree
 	$(PY) -m pytest -q tests/engine

@@ -1,8 +1,9 @@
 """What each step committed, for tuning and for tests. Off unless `DDTREE_STEP_LOG` names a file.
 
-One JSON object a step: `width` (rows a request), `commit` (tokens committed, one number a request)
-and `spine` (what the tree's own most probable branch alone would have committed). Reading them
-waits for the device, so a server that is measured runs without.
+One JSON object a step: `width` (rows a request), `budget`, and one value a request of `commit`
+(tokens committed), `spine` (what the tree's own most probable branch alone would have committed)
+and `path` (the accepted nodes in order, counted from 1 as the search took them). Reading them waits
+for the device, so a server that is measured runs without.
 """
 
 from __future__ import annotations
@@ -38,9 +39,22 @@ class StepLog:
             "budget": self._tree.budget,
             "commit": result.accept_lens.tolist(),
             "spine": spine_commit(tree, result.accept_index).tolist(),
+            "path": accepted_nodes(result.accept_index, tree.width),
         }
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def accepted_nodes(accept_index: Tensor, width: int) -> list[list[int]]:
+    """Drafted nodes of each accepted path, without the root, which is no guess.
+
+    accept_index [bs, max_depth + 1] as in `spine_commit`. Node n is the n-th that the best-first
+    search took, so a tree of a smaller budget has the nodes up to that number.
+    """
+    return [
+        [row - request * width for row in rows if row > request * width]
+        for request, rows in enumerate(accept_index.tolist())
+    ]
 
 
 def spine_commit(tree: TreeBatch, accept_index: Tensor) -> Tensor:

@@ -100,6 +100,24 @@ def compare(ledger: Ledger, a: str, b: str, figure: str = "output_tps") -> Compa
     )
 
 
+def record(ledger: Ledger, found: Comparison, by: str) -> str:
+    """The comparison as a conclusion of its runs; the id of the one that says so already, if any.
+
+    So a retraction of one of them lists what was concluded from it.
+    """
+    j = found.judgement
+    subject = f"{found.a.name} against {found.b.name}"
+    text = f"{j.word.value}: {found.figure} {j.ratio.value:.3f} ({j.why})"
+    runs = list(dict.fromkeys(found.run_ids))
+    for known in ledger.conclusions(runs):
+        if (known["kind"], known["subject"], known["text"], known["runs"], known["stands"]) == (
+            "comparison", subject, text, len(runs), 1,
+        ):  # fmt: skip
+            return str(known["id"])
+    evidence = {"figure": found.figure, "p": j.p, "ratio": [j.ratio.low, j.ratio.high]}
+    return ledger.add_finding("comparison", subject, text, runs, by=by, evidence=evidence)
+
+
 def side(ledger: Ledger, name: str) -> Side:
     """The cell of a name with its valid runs. Raises RefusedError when none is valid."""
     cell, chosen = ledger.cell(name), None

@@ -3,7 +3,8 @@
 The golden prompts are asked through the measuring client itself, as many at once as the run will
 have under way; asked more than once, so that answers behind a hit of the prefix cache are judged
 too. A difference is forgiven only where it is a tie: the engine's own scores of the two tokens,
-asked for anew without drafts in between, lie closer than `TIE`.
+asked for anew without drafts in between, lie closer than `TIE`, or than the service's own margin;
+or behind the tokens that a service's `prefix` asks for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,17 @@ TIE = 0.02
 TOP = 5
 #: Differences that are looked at more closely; with more, ties explain nothing.
 LOOKED_AT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """How near to the reference is near enough: so many tokens of each answer, so many nats."""
+
+    first: int | None = None
+    tie: float = TIE
+
+
+STRICT = Near()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +100,14 @@ def golden_plan(
     )  # fmt: skip
 
 
-def differences(samples: Sequence[Sample], references: Sequence[Reference]) -> list[Difference]:
-    """The first difference of every answer that is not the reference's."""
+def differences(
+    samples: Sequence[Sample], references: Sequence[Reference], first: int | None = None
+) -> list[Difference]:
+    """The first difference of every answer that is not the reference's, in its `first` tokens."""
     known = {r.id: r for r in references}
     out = []
     for sample in samples:
-        want, got = known[sample.prompt].output_ids, sample.output_ids
+        want, got = known[sample.prompt].output_ids[:first], sample.output_ids[:first]
         if want == got:
             continue
         at = next((i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b),
@@ -149,6 +163,7 @@ def judge_exactness(
     concurrency: int,
     weight_version: str,
     ask_margins: Callable[[Sequence[Difference]], Sequence[float | None]],
+    near: Near = STRICT,
 ) -> GateResult:
     """PASS, FAIL, or UNKNOWN where not every prompt was answered by this very start."""
     name = f"exactness C={concurrency}"
@@ -162,17 +177,19 @@ def judge_exactness(
     if strange := {s.versions for s in load.samples} - {(weight_version,)}:
         words = ", ".join(" ".join(v) or "nobody named" for v in sorted(strange))
         return GateResult(name, Verdict.FAIL, f"answered by {words}, not {weight_version}", {})
-    found = differences(load.samples, references)
+    found = differences(load.samples, references, near.first)
     tokens = sum(s.tokens or 0 for s in load.samples)
     cached = sum(1 for s in load.samples if (s.cached_tokens or 0) > 4)
     evidence: dict[str, object] = {
         "answers": len(load.samples), "tokens": tokens, "behind_a_cache_hit": cached,
         "different": len(found), "per_1k_tokens": round(1000 * len(found) / max(1, tokens), 3),
     }  # fmt: skip
+    if near != STRICT:
+        evidence |= {"first": near.first, "tie": near.tie}
     if not found:
         words = f"{len(load.samples)} answers, {tokens} tokens equal"
         return GateResult(name, Verdict.PASS, words, evidence)
-    return _with_ties(name, found, ask_margins, evidence)
+    return _with_ties(name, found, ask_margins, evidence, near.tie)
 
 
 def _with_ties(
@@ -180,17 +197,18 @@ def _with_ties(
     found: Sequence[Difference],
     ask_margins: Callable[[Sequence[Difference]], Sequence[float | None]],
     evidence: Mapping[str, object],
+    tie: float,
 ) -> GateResult:
     """Differences are ties only if all are; the reference's own gap is asked first."""
     first = found[0]
     words = f"{len(found)} answers differ; {first.words()}"
-    certain = [d for d in found if d.gap is not None and d.gap > TIE]
+    certain = [d for d in found if d.gap is not None and d.gap > tie]
     if certain or len({(d.id, d.at) for d in found}) > LOOKED_AT:
         return GateResult(name, Verdict.FAIL, words, evidence)
     unique = list({(d.id, d.at, d.got): d for d in found}.values())
     measured = list(ask_margins(unique))
     rows = [{"at": d.words(), "margin": m} for d, m in zip(unique, measured, strict=True)]
     more = {**evidence, "margins": rows}
-    if all(m is not None and m < TIE for m in measured):
-        return GateResult(name, Verdict.PASS, f"{words}; all ties within {TIE} nats", more)
+    if all(m is not None and m < tie for m in measured):
+        return GateResult(name, Verdict.PASS, f"{words}; all ties within {tie} nats", more)
     return GateResult(name, Verdict.FAIL, words, more)

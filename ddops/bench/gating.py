@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddops.bench.answer import Load
@@ -15,7 +15,10 @@ from ddops.bench.canary import (
     text_plan,
 )
 from ddops.bench.exactness import (
+    STRICT,
+    TIE,
     Difference,
+    Near,
     Reference,
     golden_plan,
     judge_exactness,
@@ -29,7 +32,7 @@ from ddops.bench.sampled import judge_sampled, sampling_plan, scores, scoring_pl
 from ddops.bench.target import Proof, Target
 from ddops.bench.validity import Finding
 from ddops.events import Event, Level, Reporter
-from ddops.gates.golden import judge_golden
+from ddops.gates.golden import judge_golden, nearness
 from ddops.ledger import Ledger
 from ddops.ledger.bench_records import Status
 from ddops.model import GateResult, Verdict
@@ -72,7 +75,9 @@ class Gatekeeper:
             results.append(self._sampled(proof))
         if set(listed) & set(_TEXT):
             results += self._text(proof, [g for g in _TEXT if g in listed])
+        earlier = self._failed_before(proof, {r.name for r in results})
         ids, against = self._graded(proof) if "coding" in listed else ([], [])
+        against += earlier
         for result in results:
             ids.append(
                 self.ledger.add_gate(result, deployment=proof.launch.deployment, launch=proof.nonce)
@@ -101,10 +106,12 @@ class Gatekeeper:
         where = self.target.where(proof.weight_version)
         references = read_references(text)
         load = self.target.run(golden_plan(where, references, concurrency, TIMEOUT_S))
+        first, margin = nearness(listed)
         out = [
             judge_exactness(
                 load, references, concurrency, proof.weight_version,
                 lambda found: self._margins(where, references, found),
+                STRICT if first is None and margin is None else Near(first, max(margin or 0, TIE)),
             )
         ]  # fmt: skip
         lengths = [g for g in listed if g.startswith("commit_length")]
@@ -179,6 +186,19 @@ class Gatekeeper:
         said = f"says {found[-1].verdict.value}" if found else "was not asked of this start"
         words = f"coding {said}; ddops bench coding {self.target.host.name}"
         return [], [Finding(Status.INVALID, "gate", words)]
+
+    def _failed_before(self, proof: Proof, names: Collection[str]) -> list[Finding]:
+        """Gates of these names that failed on this very start: the ledger counts no run of it."""
+        found = {
+            g.name: g.message
+            for g in self.ledger.gates(proof.nonce)
+            if g.verdict is Verdict.FAIL and g.name in names
+        }
+        words = "numbers of this start do not count, measure another one"
+        return [
+            Finding(Status.INVALID, "gate", f"{name} failed on this start before ({m}): {words}")
+            for name, m in found.items()
+        ]
 
     def _tell(self, result: GateResult) -> None:
         level = Level.INFO if result.verdict is Verdict.PASS else Level.WARN

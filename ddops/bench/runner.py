@@ -181,6 +181,16 @@ class Bench:
         )  # fmt: skip
 
 
+def settled(ledger: Ledger, done: Sequence[Measured]) -> list[Measured]:
+    """What was measured, as it counts now: gates behind a run may have taken it back."""
+    words = "a gate failed on this start afterwards, or it was withdrawn"
+    return [
+        m if m.reason or ledger.run(m.run).valid
+        else replace(m, status=Status.INVALID, reason=words)
+        for m in done
+    ]  # fmt: skip
+
+
 def analyse(load: Load, point: Point, suite: Suite) -> tuple[Window, Figures | None]:
     """Window and figures; no figures where there is no window."""
     if point.level is not None:

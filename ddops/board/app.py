@@ -9,7 +9,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.containers import Vertical
 from textual.events import Resize
 from textual.filter import LineFilter, NoColor
@@ -28,7 +28,8 @@ from ddops.board.show import Row, columns_for, matches, trouble
 from ddops.board.source import Source
 from ddops.board.widgets import Confirm, Help, Pane, Table
 
-TICK_S = 0.5
+#: Ages are shown in whole seconds; drawing a table anew costs more than all else here.
+TICK_S = 1.0
 PAGES = ("hosts", "host", "runs", "tasks", "events")
 LEAST = (60, 16)
 
@@ -61,7 +62,8 @@ class Board(App[None]):
     COMMAND_PALETTE_BINDING = "colon"
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(n), f"page('{p}')", show=False) for n, p in enumerate(PAGES, 1)),
-        Binding("slash", "filter", show=False),
+        # Before the table gets it: keys that follow at once, as in a paste, are the filter's.
+        Binding("slash", "filter", show=False, priority=True),
         Binding("question_mark", "help", show=False),
         Binding("escape", "leave", show=False),
         Binding("q", "quit", show=False),
@@ -92,6 +94,7 @@ class Board(App[None]):
         self._words: dict[str, str] = {}
         self._by_trouble = False
         self.set_class(plain, "plain")
+        self.set_class(self.no_color, "colourless")
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -108,7 +111,8 @@ class Board(App[None]):
 
     def on_mount(self) -> None:
         self.source.start()
-        self.query_one("#hosts", Table).focus()
+        self.query_one("#filter", Input).display = False
+        self.set_focus(self.query_one("#hosts", Table))
         self._take_in()
         self.set_interval(TICK_S, self._take_in)
 
@@ -203,7 +207,7 @@ class Board(App[None]):
         self._page = name
         self.query_one("#pages", ContentSwitcher).current = name
         place = {"hosts": "#hosts", "host": "#host"}.get(name, f"#{name}-table")
-        self.query_one(place).focus()
+        self.set_focus(self.query_one(place))
         self.draw()
 
     def _choose_host(self) -> None:
@@ -217,7 +221,7 @@ class Board(App[None]):
 
     def action_leave(self) -> None:
         box = self.query_one("#filter", Input)
-        if box.has_class("open"):
+        if box.display:
             self._close_filter(keep=False)
         elif self._page != "hosts":
             self.action_page("hosts")
@@ -243,13 +247,18 @@ class Board(App[None]):
         self.source.look_now(self._host)
         self.notify(f"asking {self._host} again, its drift too", timeout=3)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In a text, and over a question, a slash is a slash."""
+        busy = isinstance(self.focused, Input) or len(self.screen_stack) > 1
+        return not (action == "filter" and busy)
+
     def action_filter(self) -> None:
         if self._page == "host":
             return
         box = self.query_one("#filter", Input)
-        box.add_class("open")
+        box.display = True
         box.value = self._words.get(self._page, "")
-        box.focus()
+        self.set_focus(box)  # now, not soon: the next keys are already on their way
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id == "filter":
@@ -263,13 +272,17 @@ class Board(App[None]):
     def _close_filter(self, *, keep: bool) -> None:
         if not keep:
             self._words.pop(self._page, None)
-        self.query_one("#filter", Input).remove_class("open")
+        self.query_one("#filter", Input).display = False
         self.action_page(self._page)
 
     def action_help(self) -> None:
         self.push_screen(Help(help_text(write=self.write_allowed)))
 
     # ---- the palette and actions
+
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(CommandPalette(placeholder="a page, a host, an action"))
 
     def commands(self) -> Iterable[tuple[str, Callable[[], object], str]]:
         for name in PAGES:
@@ -307,7 +320,7 @@ class Board(App[None]):
 
     def _do(self, action: Action, host: str) -> None:
         def tell(event: Event) -> None:
-            self.call_from_thread(self.fleet.events.append, event)
+            self.fleet.events.append(event)  # a deque: threads may append, the next tick draws
 
         actions.run(action.argv(host), host, self._project, tell, self.source.now)
         self.action_page("events")

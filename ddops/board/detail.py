@@ -69,8 +69,8 @@ def _head(state: HostState, now: float) -> Iterator[Line]:
     yield line
     if state.error:
         lost = now - state.since if state.since is not None else 0.0
-        yield [Cell(f"no answer for {span(lost)}, {state.failures} tries: ", Tone.BAD),
-               Cell(state.error)]  # fmt: skip
+        tries = "1 try" if state.failures == 1 else f"{state.failures} tries"
+        yield [Cell(f"no answer for {span(lost)}, {tries}: ", Tone.BAD), Cell(state.error)]
 
 
 def _observed(

@@ -19,13 +19,15 @@ NEAREST_S, FARTHEST_S = 1.0, 30.0
 class Figure:
     """`value` None: the engine rests. `mark` is the source in one letter, `at` its moment.
 
-    `at` is None for a figure of the last look itself.
+    `at` is None for a figure of the last look itself. `device` is " sim" or " cpu" where a run
+    was not made on a GPU.
     """
 
     value: float | None
     mark: str
     source: str
     at: float | None = None
+    device: str = ""
 
 
 def speed(state: HostState, service: str, runs: Iterable[RunSeen]) -> Figure | None:
@@ -44,7 +46,7 @@ def speed(state: HostState, service: str, runs: Iterable[RunSeen]) -> Figure | N
     run = last_run(state, service, runs)
     if run is None or run.output_tps is None:
         return None
-    return Figure(run.output_tps, "r", f"run {run.id} ({run.label or run.suite})", run.at)
+    return _of_run(run.output_tps, run)
 
 
 def commit_length(state: HostState, service: str, runs: Iterable[RunSeen]) -> Figure | None:
@@ -60,7 +62,14 @@ def commit_length(state: HostState, service: str, runs: Iterable[RunSeen]) -> Fi
     run = last_run(state, service, runs)
     if run is None or run.commit is None:
         return None
-    return Figure(run.commit, "r", f"run {run.id} ({run.label or run.suite})", run.at)
+    return _of_run(run.commit, run)
+
+
+def _of_run(value: float, run: RunSeen) -> Figure:
+    words = f"run {run.id} on {run.device_class}: {run.label or run.suite}"
+    return Figure(
+        value, "r", words, run.at, "" if run.device_class == "gpu" else " " + run.device_class
+    )
 
 
 def last_run(state: HostState, service: str, runs: Iterable[RunSeen]) -> RunSeen | None:

@@ -61,15 +61,17 @@ def throttle_words(gpu: Gpu) -> str:
 
 
 def drift_word(state: HostState) -> str:
-    """`same`, `drift` or `?`, of the last look for it; empty before the first."""
+    """`same`, `drift` or `?`, of the last look for it; empty before the first, and of nothing."""
     if state.drift is None:
         return ""
     if state.drift.error:
         return "?"
+    if not state.drift.rows:
+        return ""  # nothing was released there: nothing can have drifted
     verdicts = {r.verdict for r in state.drift.rows}
     if "drift" in verdicts:
         return "drift"
-    return "?" if "unknown" in verdicts or not verdicts else "same"
+    return "?" if "unknown" in verdicts else "same"
 
 
 def ladder_now(seen: ServiceSeen) -> Iterator[tuple[str, Verdict, str]]:
@@ -102,7 +104,11 @@ def changes(old: HostState, new: HostState, at: float) -> Iterator[Event]:
         yield Event(at, name, f"answers again, after {lost:.0f} s")
     was, now = drift_word(old), drift_word(new)
     if now != was and was + now != "same":
-        yield Event(at, name, f"drift: {now}", bad=now == "drift")
+        odd = ", ".join(
+            r.what for r in (new.drift.rows if new.drift else ()) if r.verdict != "same"
+        )
+        words = {"drift": f"drifted: {odd}", "same": "no drift any more"}
+        yield Event(at, name, words.get(now, "whether it drifted is not known"), now == "drift")
     if old.look is None or new.look is None or old.look is new.look:
         return
     before, after = old.look.held, new.look.held

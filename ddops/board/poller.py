@@ -93,8 +93,12 @@ class Poller:
 
     def _keep_reading(self) -> None:
         waits = [1.0, 2.0]  # the first readings know of no server start yet
+        last: dict[str, Any] | None = None
         while not self.stopping.is_set():
-            self.heard("", Kind.BOOKS, _answer(self._read_books))
+            answer = _answer(self._read_books)
+            if answer is not last:  # nobody has written meanwhile
+                self.heard("", Kind.BOOKS, answer)
+            last = answer
             self._books_now.wait(waits.pop(0) if waits else self._books_every_s)
             self._books_now.clear()
 

@@ -12,6 +12,7 @@ from enum import Enum
 
 from ddops.board.figures import Figure, commit_length, last_run, load_of, speed
 from ddops.board.judge import (
+    device_word,
     drift_word,
     health_word,
     reach_word,
@@ -117,8 +118,10 @@ def unit(row: Row) -> Cell:
         if row.seen.observation.launch is None:
             return Cell("never", Tone.DIM)
         word = unit_word(row.seen.observation)
-        good = row.seen.observation.engine is State.UP and word in ("up", "active")
-        return Cell(word, Tone.GOOD if good else Tone.BAD)
+        if row.seen.observation.engine is State.UP and word in ("up", "active"):
+            # What is served by a stand-in or on a CPU is never to be taken for a GPU's.
+            return Cell(f"up {device_word(row.seen.observation)}".strip(), Tone.GOOD)
+        return Cell(word, Tone.BAD)
 
     return row.aged(make)
 
@@ -172,7 +175,9 @@ def _figure(row: Row, figure: Figure | None, form: str) -> Cell:
     if figure is None:
         return row.aged(lambda: NONE)
     if figure.at is not None:  # the ledger's, with an age of its own
-        text = f"{form.format(figure.value)}{figure.mark} {span(row.now - figure.at)}"
+        text = (
+            f"{form.format(figure.value)}{figure.mark} {span(row.now - figure.at)}{figure.device}"
+        )
         return Cell(text, Tone.DIM)
     if figure.value is None:
         return row.aged(lambda: Cell("idle", Tone.DIM))
@@ -285,7 +290,7 @@ COLUMNS = (
     Column("REACH", 9, reach),
     Column("AGE", 5, age),
     Column("SERVICE", 9, service, 5),
-    Column("UNIT", 7, unit),
+    Column("UNIT", 8, unit),
     Column("RELEASE", 9, release, 3),
     Column("GATE", 9, gate),
     Column("QUEUE", 6, queue, 1),

@@ -35,9 +35,12 @@ VIM: tuple[Binding, ...] = (
 )
 
 
-def text_of(cell: Cell) -> Text:
-    """A cell for drawing; a host's control characters are left out."""
-    return Text(printable(cell.text), STYLES[cell.tone], no_wrap=True, end="")
+def text_of(cell: Cell, width: int | None = None) -> Text:
+    """A cell for drawing, cut to `width`; a host's control characters are left out."""
+    text = Text(printable(cell.text), STYLES[cell.tone], no_wrap=True, end="")
+    if width is not None:
+        text.truncate(width)
+    return text
 
 
 def text_of_line(line: Line) -> Text:
@@ -75,7 +78,7 @@ class Table(DataTable[Text]):
             for n, cell in enumerate(cells):
                 if self._cells[key, n] != cell:
                     self._cells[key, n] = cell
-                    self.update_cell(key, str(n), text_of(cell))
+                    self.update_cell(key, str(n), text_of(cell, heads[n][1]))
 
     def _rebuild(
         self, heads: tuple[tuple[str, int], ...], order: tuple[str, ...], listing: Listing
@@ -91,7 +94,8 @@ class Table(DataTable[Text]):
             self.clear()
         self._heads, self._order = heads, order
         for key, cells in listing.rows:
-            self.add_row(*(text_of(c) for c in cells), key=key)
+            drawn = (text_of(c, width) for c, (_, width) in zip(cells, heads, strict=True))
+            self.add_row(*drawn, key=key)
         if before in order:
             self.move_cursor(row=order.index(before), animate=False)
 

@@ -88,7 +88,7 @@ def concurrency(
     _deployed(app, "concurrency", target, limit, exclude, levels_option(levels), repeats, as_json)
 
 
-@bench.command()
+@bench.command(short_help="Configurations compared: deployed, gated, measured.")
 @targets(required=True)
 @click.option("--dry-run", is_flag=True, help="Show the cells and starts; touch nothing.")
 @yes
@@ -109,6 +109,7 @@ def sweep(
     ddops bench sweep lab
     """
     from ddops.bench.prompts import read_prompts
+    from ddops.bench.runner import settled
     from ddops.deploy import Stop, on_interrupt
     from ddops.errors import DdopsError
     from ddops.inventory.suites import arms_of, find_suite
@@ -138,10 +139,16 @@ def sweep(
                     shown.ended(measured, eta.done + 1, eta.total, eta.step())
                 if plan and not stop.asked:
                     work.back()
+                elif plan:
+                    host = work.target.host.name
+                    app.warn(
+                        f"it may serve one of the sweep's arms still: ddops deploy {host}", host
+                    )
         except DdopsError:
             shown.close()
-            show(done, as_json)  # what is stored is told, however it ends
+            show(settled(book, done), as_json)  # what is stored is told, however it ends
             raise
+        done = settled(book, done)
     show(done, as_json)
     end(done, stop.asked)
 
@@ -224,6 +231,7 @@ def _deployed(
     app: App, kind: Kind, target: tuple[str, ...], limit: tuple[str, ...],
     exclude: tuple[str, ...], levels: tuple[int, ...] | None, repeats: int | None, as_json: bool,
 ) -> None:  # fmt: skip
+    from ddops.bench.runner import settled
     from ddops.clock import SystemClock
     from ddops.deploy import Stop, on_interrupt
     from ddops.sweep import Eta
@@ -240,6 +248,7 @@ def _deployed(
             for measured in work.measure(book, app.report, SystemClock(), lambda: stop.asked):
                 done.append(measured)
                 shown.ended(measured, eta.done + 1, eta.total, eta.step())
+        done = settled(book, done)
     show(done, as_json)
     end(done, stop.asked)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.cli.app import App
 
 
-@click.command()
+@click.command(short_help="HumanEval, answered by a server, run in a sandbox.")
 @targets(required=True)
 @click.option(
     "--route",
@@ -105,7 +105,7 @@ def _end_coding(done: list[tuple[str, Outcome]]) -> None:
         )
 
 
-@click.command()
+@click.command(short_help="Is A better than B? Both are runs or cells.")
 @click.argument("a")
 @click.argument("b")
 @click.option("--figure", default="output_tps", show_default=True, help="What is compared.")
@@ -115,19 +115,23 @@ def compare(app: App, a: str, b: str, figure: str, as_json: bool) -> None:
     """Is A better than B? Both are runs or cells; all valid runs of their cells count.
 
     Launches are compared, not runs: repeats on one server start share its luck. Unlike runs are
-    refused, with the columns that differ.
+    refused, with the columns that differ. The answer is recorded as a conclusion, so that
+    withdrawing one of its runs lists it.
 
     \b
     ddops bench compare 6f1f0cb2 41ab9e07
     ddops bench compare 6f1f0cb2 41ab9e07 --figure tpot_p50_ms
     """
     from ddops.bench.compare import compare as run
+    from ddops.bench.compare import record
+    from ddops.bench.target import by
     from ddops.cli.output import emit_json, emit_line, emit_table
 
-    with app.ledger(readonly=True) as book:
+    with app.ledger() as book:
         found = run(book, a, b, figure)
+        conclusion = record(book, found, by())
     if as_json:
-        emit_json("bench-compare", _comparison(found))
+        emit_json("bench-compare", {**_comparison(found), "conclusion": conclusion})
         return
     j = found.judgement
     emit_line(f"{found.a.name} is {j.word.value}: {figure} against {found.b.name}")
@@ -141,6 +145,7 @@ def compare(app: App, a: str, b: str, figure: str, as_json: bool) -> None:
         rows.append(("decode", f"{p.value:.3f} ({p.low:.3f} to {p.high:.3f}) on {p.n} prompts"))
     rows += [("varied", v) for v in found.varied] + [("note", n) for n in found.notes]
     emit_table(("WHAT", ""), rows)
+    app.say(f"recorded as conclusion {conclusion}")
 
 
 def _comparison(found: Comparison) -> dict[str, object]:
@@ -157,7 +162,7 @@ def _comparison(found: Comparison) -> dict[str, object]:
     }
 
 
-@click.command()
+@click.command(short_help="Is a run worse than its history explains?")
 @click.argument("run")
 @click.option("--figure", default="output_tps", show_default=True, help="What is judged.")
 @as_json

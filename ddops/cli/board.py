@@ -78,7 +78,7 @@ def _replayed(app: App, file: str | None) -> Source:
     from ddops.board.recording import Replay, read_recording
     from ddops.board.source import Replayed
 
-    path = Path(file) if file else app.lookup("inventory/demo-fleet.jsonl.gz")
+    path = Path(file) if file else app.lookup("lab/hosts/demo-fleet.jsonl.gz")
     label = f"replay of {path.name}" if file else "demo: a recording"
     return Replayed(Replay(read_recording(path)), label)
 

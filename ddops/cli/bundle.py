@@ -87,8 +87,8 @@ def _pairs(
 
 
 def _settings(app: App) -> dict[str, object]:
-    """Settings as they hold, each as text."""
-    return {"project": str(app.project.root), "settings": str(app.settings)}
+    """Settings as they hold, with where each came from."""
+    return {"project": str(app.project.root), **app.settings.show(origin=True)}
 
 
 def _hosts(app: App, made: Bundle, pairs: list[tuple[Host, Service]]) -> list[str]:

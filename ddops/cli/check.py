@@ -96,8 +96,6 @@ def check(
     ddops check --explain DRV-03
     """
     from ddops.cli.app import end_together
-    from ddops.clock import SystemClock
-    from ddops.compat.host import judge_host, launch_for, refusal_of
     from ddops.errors import UsageError
 
     if explain:
@@ -115,9 +113,7 @@ def check(
     waivers = _waived(app, hosts, waiver) if waiver else app.inventory.waivers
 
     def judged(h: Host) -> list[Finding]:
-        launch = launch_for(app.inventory, service, h) if service else None
-        today = SystemClock().now().date()
-        return judge_host(_facts(app, h, facts_file, prove), h, launch, waivers, today)
+        return _judged(app, h, service, _facts(app, h, facts_file, prove), waivers)
 
     outcomes = app.fan_out(hosts, judged)
     seen = [(h, o) for h, o in outcomes if not isinstance(o, Exception)]
@@ -127,10 +123,17 @@ def check(
         _emit_diff(seen)
     else:
         _emit_table(seen, everything)
-    end_together(
-        [(h.name, o if isinstance(o, Exception) else refusal_of(h, o)) for h, o in outcomes],
-        app.report,
-    )
+    end_together([(h.name, _refusal(h, o)) for h, o in outcomes], app.report)
+
+
+def _judged(
+    app: App, host: Host, service: str | None, facts: Facts, waivers: tuple[Waiver, ...]
+) -> list[Finding]:
+    from ddops.clock import SystemClock
+    from ddops.compat.host import judge_host, launch_for
+
+    launch = launch_for(app.inventory, service, host) if service else None
+    return judge_host(facts, host, launch, waivers, SystemClock().now().date())
 
 
 def _facts(app: App, host: Host, path: str | None, prove: bool) -> Facts:
@@ -294,3 +297,9 @@ def _explain(wanted: str, as_json: bool) -> None:
         lines = value if isinstance(value, list) else [value]
         for line in lines:
             click.echo(f"{key + ':':13} {line}")
+
+
+def _refusal(host: Host, outcome: list[Finding] | Exception) -> Exception | None:
+    from ddops.compat.host import refusal_of
+
+    return outcome if isinstance(outcome, Exception) else refusal_of(host, outcome)

@@ -147,11 +147,14 @@ def whole(pairs: Sequence[tuple[Host, Service]]) -> None:
     for service in {s.name: s for _, s in pairs if s.nnodes > 1}.values():
         hosts = [h.name for h, s in pairs if s.name == service.name]
         if len(hosts) != service.nnodes or not service.node.address:
+            known = bool(service.node.address)  # else its `hosts` are not as many as its `nnodes`
             raise UsageError(
                 f"{service.name} is one engine on {service.nnodes} hosts, and {len(hosts)} are"
                 f" meant: {', '.join(hosts)}",
-                why="they go together or not at all; its `hosts` must be as many as its `nnodes`",
-                next=f"ddops deploy {service.name}",
+                why="they go together or not at all",
+                next=f"name the service: {service.name}"
+                if known
+                else f"{service.origin.file}: make `nnodes` and `hosts` agree",
             )
 
 

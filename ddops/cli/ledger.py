@@ -20,7 +20,7 @@ def ledger() -> None:
     """What was deployed, with what evidence. One SQLite file, only ever added to."""
 
 
-@ledger.command()
+@ledger.command(short_help="Deployments, runs, cells, conclusions, or one by its id.")
 @click.argument("what", default="deployments")
 @click.option(
     "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many at most."
@@ -56,7 +56,7 @@ def show(app: App, what: str, limit: int, as_json: bool) -> None:
         header = [k.upper().replace("_", " ") for k in rows[0]]
         emit_table(header, [[_cell(k, v, short) for k, v in r.items()] for r in rows])
     else:
-        app.say(f"no {what} recorded")
+        app.say("no cell has a valid run" if what == "cells" else f"no {what} recorded")
 
 
 def _cell(key: str, value: object, short: Callable[[str], str]) -> str:
@@ -97,7 +97,7 @@ def query(app: App, sql: str, as_json: bool) -> None:
         emit_table(list(rows[0]), [[str(v) for v in row.values()] for row in rows])
 
 
-@ledger.command()
+@ledger.command(short_help="Check pages, triggers, keys and the hash chain.")
 @click.pass_obj
 def verify(app: App) -> None:
     """Check pages, triggers, foreign keys and the hash chain; exit 1 names what is wrong.
@@ -118,7 +118,7 @@ def verify(app: App) -> None:
     app.say("the ledger is whole")
 
 
-@ledger.command()
+@ledger.command(short_help="Withdraw numbers, and what was concluded from them.")
 @click.option("--tree", metavar="DIGEST", help="All numbers of this tree, series or plugin.")
 @click.option("--release", metavar="DIGEST", help="All numbers of this release.")
 @click.option("--run", metavar="ID", help="One run.")

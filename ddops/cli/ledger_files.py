@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
 MOST_BYTES = 1024 * 1024 * 1024
 
 
-@click.command()
+@click.command(short_help="Rows for other tools: JSON lines, CSV, Parquet.")
 @click.argument("table", required=False)
 @click.option(
     "--format",
@@ -74,7 +74,7 @@ def export(app: App, table: str | None, form: str, output: Path | None) -> None:
     app.say(f"{count} rows; head {head.ledger} {head.seq} {head.hash}")
 
 
-@click.command("import")
+@click.command("import", short_help="Take in results of bench_serving or AIPerf.")
 @click.argument("source", type=click.Choice(["sglang", "aiperf"]))
 @click.argument("file", type=click.Path(path_type=Path), nargs=-1, required=True)
 @as_json
@@ -136,7 +136,7 @@ def _add(book: Ledger, item: Imported) -> str | None:
     return book.add_run(item.run, item.samples)
 
 
-@click.command()
+@click.command(short_help="Take over the chains of another ledger.")
 @click.argument("file", type=click.Path(path_type=Path))
 @as_json
 @click.pass_obj
@@ -162,7 +162,7 @@ def merge(app: App, file: Path, as_json: bool) -> None:
     )
 
 
-@click.command()
+@click.command(short_help="Copy the ledger while others write.")
 @click.argument("file", type=click.Path(path_type=Path))
 @as_json
 @click.pass_obj

@@ -33,13 +33,20 @@ def deployments(book: Ledger, limit: int) -> list[Row]:
 
 
 def runs(book: Ledger, limit: int) -> list[Row]:
-    """The last runs, also those that do not count."""
+    """The last runs. One that does not count shows no number: its reason stands there instead."""
     sql = """SELECT r.id AS run, r.started, r.status,
   (r.ledger, r.id) IN (SELECT ledger, id FROM valid_run) AS counts,
   r.device_class AS class, round(r.output_tps, 1) AS output_tps, c.label, r.reason
 FROM run r LEFT JOIN cell c ON c.ledger = r.ledger AND c.key = r.cell
 ORDER BY r.started DESC, r.seq DESC LIMIT ?"""
-    return [{**r, "counts": bool(r["counts"])} for r in book.query(sql, (limit,))]
+    rows: list[Row] = []
+    for r in book.query(sql, (limit,)):
+        if r["counts"]:
+            rows.append({**r, "counts": True})
+        else:
+            why = r["reason"] or "withdrawn, or a gate failed: ddops ledger show RUN"
+            rows.append({**r, "counts": False, "output_tps": None, "reason": why})
+    return rows
 
 
 def cells(book: Ledger, limit: int) -> list[Row]:

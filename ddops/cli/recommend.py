@@ -176,7 +176,13 @@ def _budget_notes(advice: Advice) -> list[tuple[str, str]]:
         told = f"predicted best at {p.level}: budget {p.budget}, {number(p.tps)} tok/s"
         measured = f"measured best: budget {p.measured}, {number(p.measured_tps)}"
         error = "no inner width to try it on" if p.error is None else f"off by {p.error:.1%}"
+        if p.cell_error is not None:
+            error += f"; off its measured cells by up to {p.cell_error:.0%}"
         out.append(("budget model", f"{told}; {measured}; {error}"))
+    if plan.from_profile:
+        some = [b for b in plan.lengths if b & (b - 1) == 0 or b == max(plan.lengths)]
+        told = ", ".join(f"{b}: {plan.lengths[b]:.2f}" for b in some)
+        out.append(("commit length", f"expected by budget: {told}"))
     if plan.why:
         out.append(("budget model", f"no prediction: {plan.why}"))
     return out + [("kernel cliff", w) for w in plan.warnings]

@@ -79,9 +79,14 @@ def _refuse_nothing(found: Findings) -> None:
 
 
 def _text(app: App, found: Findings, html: bool) -> str:
+    import os
+
+    from ddops.config import paths
     from ddops.report import compose, render_html, render_markdown
     from ddops.report.document import masked
 
+    if html:  # matplotlib's font cache: not in a home that may be read-only, and told once
+        os.environ.setdefault("MPLCONFIGDIR", str(paths().cache / "matplotlib"))
     document = masked(compose(found, draw=html), app.redactor)
     if not html:
         return render_markdown(document)

@@ -81,8 +81,10 @@ def _open_runs(app: App) -> list[tuple[tuple[str, ...], dict[str, object]]]:
         out: list[tuple[tuple[str, ...], dict[str, object]]] = []
         for run in book.runbook_runs(open_only=True):
             state = _state(app, run, book.runbook_events(run.id))
-            data: dict[str, object] = {"run": run.id, "runbook": run.runbook, "state": state, "by": run.by,
-                    "hosts": list(run.hosts)}  # fmt: skip
+            data: dict[str, object] = {
+                "run": run.id, "runbook": run.runbook, "state": state, "by": run.by,
+                "hosts": list(run.hosts),
+            }  # fmt: skip
             out.append(((run.id, run.runbook, state, run.by), data))
     return out
 
@@ -114,9 +116,7 @@ def show(app: App, name: str, as_json: bool) -> None:
 
     book = find_runbook(app.project, name)
     if as_json:
-        import msgspec
-
-        emit_json("runbook", {"name": name, **msgspec.to_builtins(book.table)})
+        emit_json("runbook", {"name": name, **book.as_json()})
         return
     for line in book_lines(book):
         emit_line(line)

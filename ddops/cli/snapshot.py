@@ -36,7 +36,7 @@ def snapshot() -> None:
     """
 
 
-@snapshot.command()
+@snapshot.command(short_help="Snapshot hosts, to places that verify it.")
 @click.argument("target", nargs=-1, shell_complete=complete_targets)
 @click.option("--tree", metavar="PATH", help="The source tree on the host, if not the usual one.")
 @click.option(
@@ -171,7 +171,7 @@ def show(app: App, snapshot_id: str, as_json: bool) -> None:
         emit_line(f"  copy      {place} {state} {at}")
 
 
-@snapshot.command()
+@snapshot.command(short_help="What changed from one snapshot to another.")
 @click.argument("old", metavar="ID")
 @click.argument("new", metavar="ID")
 @click.option("--patch", is_flag=True, help="The lines too, not the names alone.")
@@ -197,7 +197,7 @@ def diff(app: App, old: str, new: str, patch: bool) -> None:
             emit_line(f"record: {name}")
 
 
-@snapshot.command()
+@snapshot.command(short_help="Read every byte back, here and at each place.")
 @click.argument("snapshot_id", metavar="[ID]", required=False)
 @click.pass_obj
 def verify(app: App, snapshot_id: str | None) -> None:
@@ -249,7 +249,7 @@ def prune(app: App, keep: int | None, dry_run: bool, yes: bool) -> None:
         app.say(f"{len(gone)} snapshots removed", host.name)
 
 
-@snapshot.command()
+@snapshot.command(short_help="Restore into a scratch folder, and prove it.")
 @click.argument("snapshot_id", metavar="[ID]", required=False)
 @as_json
 @click.pass_obj

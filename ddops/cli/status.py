@@ -40,7 +40,7 @@ def status(
     """
     from ddops.cli.watching import watched
 
-    watches = watched(app, target, limit, exclude)
+    watches = watched(app, target, limit, exclude, once=not watch)
     wanted = _wanted(app, target, watches)
     if watch:
         _watch(app, watches, wanted, as_json)

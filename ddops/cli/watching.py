@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
@@ -12,11 +13,21 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.cli.app import App
     from ddops.compat import Finding
     from ddops.inventory import Host
+    from ddops.transport import Transport
 
 
-def watched(app: App, target: Sequence[str], limit: Sequence[str], exclude: Sequence[str]
-            ) -> list[HostWatch]:  # fmt: skip
-    """The hosts of these targets; without any: your hosts, and the lab's."""
+def watched(
+    app: App,
+    target: Sequence[str],
+    limit: Sequence[str],
+    exclude: Sequence[str],
+    *,
+    once: bool = False,
+) -> list[HostWatch]:
+    """The hosts of these targets; without any: your hosts, and the lab's.
+
+    `once` is for one look alone: that is worth more than one try to connect.
+    """
     from ddops.board.watch import HostWatch
     from ddops.errors import UsageError
 
@@ -29,13 +40,11 @@ def watched(app: App, target: Sequence[str], limit: Sequence[str], exclude: Sequ
                 "no host of yours, and no lab is up", next="ddops lab up, or ddops init"
             )
         hosts = app.select(own, limit, exclude).hosts
-    return [
-        HostWatch(h, app.inventory, watching_transport(app, h), app.lookup, app.redactor)
-        for h in hosts
-    ]
+    reach = app.transport if once else partial(watching_transport, app)
+    return [HostWatch(h, app.inventory, reach(h), app.lookup, app.redactor) for h in hosts]
 
 
-def watching_transport(app: App, host: Host) -> Any:
+def watching_transport(app: App, host: Host) -> Transport:
     """A connection that no other host's can hold up: it shares no bound with them, and is tried
     once, since whoever watches tries again by itself."""
     from ddops.transport import ConnectPolicy

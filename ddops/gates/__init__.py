@@ -1,6 +1,6 @@
 """Proof that a started engine is the release and answers right."""
 
-from ddops.gates.golden import Golden, judge_golden, needs_ties, parse_golden
+from ddops.gates.golden import Golden, judge_golden, nearness, needs_ties, parse_golden
 from ddops.gates.ladder import judge_g0, judge_g1, judge_g2, judge_g3
 from ddops.gates.observation import (
     Answer,
@@ -27,6 +27,7 @@ __all__ = [
     "judge_g3",
     "judge_golden",
     "judge_soak",
+    "nearness",
     "needs_ties",
     "observation_of",
     "observe",

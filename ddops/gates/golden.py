@@ -26,6 +26,18 @@ _PREFIX = re.compile(r"prefix\s*>=\s*(\d+)\Z")
 _MARGIN = re.compile(r"margin\s*<=\s*(\d+(?:\.\d+)?)\Z")
 
 
+def nearness(requirements: Sequence[str]) -> tuple[int | None, float | None]:
+    """How near an answer must be, as far as a service says: its first tokens, nats at a tie.
+
+    None is the strict word of whoever asks; `exactness` beside others is that too.
+    """
+    if "exactness" in requirements:
+        return None, None
+    margins = [float(m.group(1)) for r in requirements if (m := _MARGIN.match(r))]
+    firsts = [int(m.group(1)) for r in requirements if (m := _PREFIX.match(r))]
+    return (None if margins else max(firsts, default=None)), min(margins, default=None)
+
+
 def needs_ties(requirements: Sequence[str]) -> bool:
     """Whether the answers must be asked with the scores of where they leave the reference."""
     return any(_MARGIN.match(r) for r in requirements)

@@ -83,7 +83,8 @@ def patches(git, commits, allow):
     out, total = [], 0
     for number, commit in enumerate(commits, 1):
         text = git.theirs("format-patch", "-1", "--root", "--stdout", "--no-signature",
-                          "--full-index", "--binary", commit)  # fmt: skip
+                          "--full-index", "--binary", "--src-prefix=a/", "--dst-prefix=b/",
+                          commit)  # fmt: skip
         message, *files = re.split(rb"^(?=diff --git )", text, flags=re.MULTILINE)
         guard(commit, b"", message)
         for part in files:
@@ -132,21 +133,35 @@ def repository(git, tree, pin, allow):
         if line:
             there.add(line.split(b"\t", 1)[0].split()[2])
     wanted = sorted(set(names) - there)
-    for oid in wanted:
-        if names[oid] and not allow(os.fsdecode(names[oid])):
-            kind = git.theirs("cat-file", "-t", oid.decode()).strip()
-            if kind == b"blob":
-                guard("an older version", names[oid], git.theirs("cat-file", "blob", oid.decode()))
-    argv = ["git", "-C", git.tree, "-c", "safe.directory=*", "pack-objects", "-q", "--stdout",
-            "--window=0", "--threads=1"]  # fmt: skip
-    done = subprocess.run(argv, env=git.env, input=b"\n".join(wanted) + b"\n",
+    made = asked(git, wanted, "pack-objects", "-q", "--stdout", "--window=0", "--threads=1")
+    if len(made) > MOST_PACK:
+        raise LeftOut("a pack of %d MB" % (len(made) >> 20))
+    closed = [o for o in wanted if names[o] and not allow(os.fsdecode(names[o]))]
+    for oid, data in blobs(asked(git, closed, "cat-file", "--batch")):
+        guard("an older version", names[oid], data)
+    return base64.b64encode(made).decode()
+
+
+def asked(git, oids, *words):
+    """The tree's own repository about many objects at once."""
+    argv = ["git", "-C", git.tree, "-c", "safe.directory=*", *words]
+    done = subprocess.run(argv, env=git.env, input=b"".join(o + b"\n" for o in oids),
                           capture_output=True, check=False)  # fmt: skip
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise LeftOut("git pack-objects: " + said)
-    if len(done.stdout) > MOST_PACK:
-        raise LeftOut("a pack of %d MB" % (len(done.stdout) >> 20))
-    return base64.b64encode(done.stdout).decode()
+        raise LeftOut("git %s: %s" % (words[0], said))
+    return done.stdout
+
+
+def blobs(text):
+    """Object and bytes of each file in the answer of `cat-file --batch`."""
+    at = 0
+    while at < len(text):
+        end = text.index(b"\n", at)
+        oid, kind, size = text[at:end].split()
+        start, at = end + 1, end + 2 + int(size)
+        if kind == b"blob":
+            yield oid, text[start : at - 1]
 
 
 def ignored(git):

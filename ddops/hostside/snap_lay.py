@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 from ddops.hostside.snap_git import SCHEMA, Git, Lock, Stop, run
 
@@ -169,13 +170,10 @@ def put(path, text):
 
 def differing(git, tree):
     """Paths that are not as in `tree`, every file read: an index made now knows no times."""
-    index = os.path.join(git.dir, "prove.index")
-    if os.path.exists(index):
-        os.unlink(index)
-    env = {**git.ours, "GIT_INDEX_FILE": index}
-    run(["git", "read-tree", tree], env)
-    out = run(["git", "ls-files", "-z", "-m", "-o", "--exclude-standard"], env)
-    os.unlink(index)
+    with tempfile.TemporaryDirectory(prefix="ddops-prove-") as folder:
+        env = {**git.ours, "GIT_INDEX_FILE": os.path.join(folder, "index")}
+        run(["git", "read-tree", tree], env)
+        out = run(["git", "ls-files", "-z", "-m", "-o", "--exclude-standard"], env)
     return sorted({os.fsdecode(p) for p in out.split(b"\0") if p})
 
 

@@ -3,8 +3,10 @@
 
     tree.py SPEC
 
-SPEC is JSON, by zlib and base64, or `@` and a file of that, which is removed. It holds `verb`
-(init, status, apply, reverse, export, rebase, code), `tree`, and what the verb needs.
+SPEC is JSON, by zlib and base64; where that is too long for a word, it is `LONG`, and a variable
+of that name stands at the script's top. It holds `verb` (init, status, apply, reverse, export,
+rebase, code), `tree`, and what the verb needs. `status` writes nothing, nor does anything with
+`check`.
 A series is tried in an index of its own first. Only when all of it fits are files written, each
 by a rename, from a journal that the next run finishes.
 """
@@ -39,11 +41,14 @@ SCHEMA = "ddops.tree/1"
 
 
 def main(argv):
-    spec = json.loads(zlib.decompress(base64.b64decode(word_of(argv[0]))))
+    word = globals()["LONG"] if argv[0] == "LONG" else argv[0]
+    spec = json.loads(zlib.decompress(base64.b64decode(word)))
     os.umask(0o022)
     verbs = {"init": init, "status": status, "apply": apply, "reverse": apply, "export": export,
              "rebase": rebase, "code": code}  # fmt: skip
     try:
+        if spec["verb"] != "init" and not os.path.isdir(spec["tree"]):
+            raise Refused("unmanaged", why="no folder %s" % spec["tree"])
         with locked(spec["tree"]):
             answer = verbs[spec["verb"]](spec)
     except Refused as refused:
@@ -52,19 +57,10 @@ def main(argv):
     return 0
 
 
-def word_of(word):
-    if not word.startswith("@"):
-        return word
-    with open(word[1:], encoding="ascii") as f:
-        text = f.read()
-    os.unlink(word[1:])
-    return text
-
-
 def locked(tree):
     """One change of a tree at a time; the kernel frees it."""
     os.makedirs(os.path.dirname(tree), exist_ok=True)
-    handle = open(tree + ".lock", "w")  # noqa: SIM115 - held until the script ends
+    handle = open(tree + ".lock", "a")  # noqa: SIM115 - held until the script ends
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -194,14 +190,15 @@ def apply(spec):
     """The series into the tree, or out of it: all of it, or nothing."""
     repo = Repo(spec["tree"])
     pin = repo.pin()
-    finish(repo)
+    if not spec["check"]:
+        finish(repo)
     patches = decoded(spec["patches"])
     back = spec["verb"] == "reverse"
     there, _ = applied(repo, pin["prefix"], patches, "HEAD")
     todo = [p for p in patches if (p[0] in there) is back]
     if spec["only"]:
         todo = [p for p in todo if p[0] in spec["only"]]
-    trial = Trial(repo, pin["prefix"], repo.head())
+    trial = Trial(repo, pin["prefix"], repo.head(), keep=not spec["check"])
     try:
         done, wrong = tried(trial, repo, todo[::-1] if back else todo, back)
         if wrong:
@@ -383,7 +380,7 @@ def export(spec):
         if any("Ddops-Patch: " + n in body for n in known) or body.startswith("Reverse "):
             continue
         out.append(formatted(repo, pin, commit))
-    trial = Trial(repo, pin["prefix"], "HEAD")
+    trial = Trial(repo, pin["prefix"], "HEAD", keep=True)
     try:
         repo.out("add", "-A", env=trial.env)
         if trial.tree() != repo.text("rev-parse", "HEAD^{tree}"):
@@ -410,7 +407,7 @@ def rebase(spec):
     pin = repo.pin()
     base = upstream_commit(repo, spec)
     patches = decoded(spec["patches"])
-    trial = Trial(repo, spec["prefix"], base)
+    trial = Trial(repo, spec["prefix"], base, keep=True)
     rows, out = [], []
     try:
         for name, patch in patches:

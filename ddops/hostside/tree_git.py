@@ -82,18 +82,23 @@ def write_json(path, value):
 
 
 class Trial:
-    """A series tried on a commit in an index of its own. Makes objects, changes nothing."""
+    """A series tried on a commit in an index of its own, which changes nothing.
 
-    def __init__(self, repo, prefix, start):
+    The objects it makes are in the repository with `keep`, and else gone with the trial.
+    """
+
+    def __init__(self, repo, prefix, start, keep=False):
         self.repo, self.prefix, self.commit = repo, prefix, start
-        self.index = tempfile.mktemp(prefix="ddops-trial-", dir=repo.git_dir)  # noqa: S306
-        self.env = {"GIT_INDEX_FILE": self.index}
+        self.folder = tempfile.mkdtemp(prefix="ddops-trial-")
+        self.env = {"GIT_INDEX_FILE": os.path.join(self.folder, "index")}
+        if not keep:
+            self.env["GIT_OBJECT_DIRECTORY"] = os.path.join(self.folder, "objects")
+            self.env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = os.path.join(repo.git_dir, "objects")
+            os.mkdir(self.env["GIT_OBJECT_DIRECTORY"])
         repo.out("read-tree", start, env=self.env)
 
     def close(self):
-        for name in (self.index, self.index + ".lock"):
-            if os.path.exists(name):
-                os.unlink(name)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def tree(self):
         return self.repo.text("write-tree", env=self.env)

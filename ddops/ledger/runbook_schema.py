@@ -1,7 +1,8 @@
 """The migration `0004_runbooks`: runs of runbooks, their journal, and the team's tasks.
 
 A task changes, and rows do not: each change is a row of `task_entry`, and the view `task` shows
-every task of this ledger as its newest row has it.
+every task of this ledger as its newest row has it, but for those of runs that were aborted: nobody
+has to do them any more.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ SELECT e.id, e.runbook_run, e.content, e.priority, e.status, e.owner, e.evidence
   e.at AS updated_at
 FROM task_entry e WHERE e.ledger = (SELECT value FROM meta WHERE key = 'ledger')
 AND NOT EXISTS (SELECT 1 FROM task_entry x
-  WHERE x.ledger = e.ledger AND x.id = e.id AND x.n > e.n)""",
+  WHERE x.ledger = e.ledger AND x.id = e.id AND x.n > e.n)
+AND NOT EXISTS (SELECT 1 FROM runbook_event a WHERE a.ledger = e.ledger
+  AND a.run = e.runbook_run AND a.step = '' AND a.state = 'aborted')""",
 )
 
 

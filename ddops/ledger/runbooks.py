@@ -26,7 +26,10 @@ STATUSES = ("pending", "in_progress", "completed", "blocked")
 _OVER = """EXISTS (SELECT 1 FROM runbook_event e WHERE e.ledger = r.ledger AND e.run = r.id
 AND e.step = '' AND e.state IN ('completed', 'aborted'))"""
 _NEXT = "SELECT coalesce(max(n), 0) + 1 AS n FROM runbook_event WHERE ledger = :own AND run = :run"
-_TASK = "SELECT * FROM task"
+_TASKS = "SELECT * FROM task ORDER BY id"
+_OF_RUN = """SELECT e.*, e.at AS updated_at FROM task_entry e
+WHERE e.ledger = :own AND e.runbook_run = :run AND e.n = (SELECT max(n) FROM task_entry x
+WHERE x.ledger = e.ledger AND x.id = e.id) ORDER BY e.id"""
 _ENTRY = """SELECT * FROM task_entry WHERE ledger = :own AND id = :id
 ORDER BY n DESC LIMIT 1"""
 
@@ -143,13 +146,11 @@ class Runbooks(Writers):
     def abort_runbook_run(self, run_id: str, *, by: str, reason: str) -> None:
         """End a run for good: its tasks that are not completed are blocked, and say by whom."""
         words = f"the run was aborted by {by}" + (f": {reason}" if reason else "")
-        sql = """SELECT e.* FROM task_entry e JOIN task t ON t.id = e.id
-WHERE e.ledger = :own AND e.runbook_run = :run AND t.status <> 'completed'
-AND e.n = (SELECT max(n) FROM task_entry x WHERE x.ledger = e.ledger AND x.id = e.id)"""
         with self._writing():
             self._event(run_id, "", "aborted", {"reason": reason}, by)
-            for row in self._rows(sql, {"own": self.ledger_id, "run": run_id}):
-                self._moved(row, "blocked", words, by)
+            for row in self._rows(_OF_RUN, {"own": self.ledger_id, "run": run_id}):
+                if row["status"] != "completed":
+                    self._moved(row, "blocked", words, by)
 
     def runbook_run(self, prefix: str) -> StoredRun | None:
         """The run whose id begins so; None for none. Raises UsageError for several."""
@@ -207,8 +208,9 @@ ORDER BY r.seq DESC LIMIT :limit"""  # noqa: S608
         return next(t for t in self.tasks() if t.id == task_id)
 
     def tasks(self, *, run_id: str | None = None) -> list[Task]:
-        """Tasks as they are now, by number; of one run where given."""
-        sql = f"{_TASK} WHERE (:run IS NULL OR runbook_run = :run) ORDER BY id"
+        """Tasks as they are now, by number; with `run_id` that run's, an aborted one's too."""
+        rows = self._rows(_OF_RUN, {"own": self.ledger_id, "run": run_id}) if run_id else (
+            self._rows(_TASKS, {}))  # fmt: skip
         return [
             Task(
                 id=r["id"], runbook_run=r["runbook_run"], content=r["content"],
@@ -216,7 +218,7 @@ ORDER BY r.seq DESC LIMIT :limit"""  # noqa: S608
                 evidence=r["evidence"], created_at=when(r["created_at"]),
                 updated_at=when(r["updated_at"]),
             )
-            for r in self._rows(sql, {"run": run_id})
+            for r in rows
         ]  # fmt: skip
 
     # ---- rows

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,10 +47,8 @@ def acceptance(steps: Iterable[Mapping[str, object]]) -> tuple[float, ...]:
             raise ValueError(f"step {n} has budget {size}, the ones before {budget}")
         for path in paths:
             total += 1
-            if not isinstance(path, list):
-                raise ValueError(f"step {n}: the path {path!r} is no list")
-            for node in path:
-                if not isinstance(node, int) or not 1 <= node <= size:
+            for node in path if isinstance(path, list) else [repr(path)]:
+                if not isinstance(node, int) or isinstance(node, bool) or not 1 <= node <= size:
                     raise ValueError(f"step {n} names node {node!r} of {size}")
                 hits[node - 1] += 1
     if not total:
@@ -166,7 +164,8 @@ class Predicted:
     """The best budget at one concurrency. Budget 0 is autoregressive, as measured.
 
     `as_good` are all within 2 % of it. `error` is that of left-out widths; None where there is no
-    inner one.
+    inner one. `cell_error` is the largest one at measured budgets, which says whether the profile
+    fits this load; without a profile they are met by construction, and it is None.
     """
 
     level: int
@@ -176,6 +175,7 @@ class Predicted:
     measured: int
     measured_tps: float
     error: float | None
+    cell_error: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +184,7 @@ class BudgetPlan:
 
     lengths: Mapping[int, float]
     lengths_from: str
+    from_profile: bool
     levels: Sequence[Predicted]
     warnings: Sequence[str]
     why: str
@@ -215,10 +216,16 @@ def plan_budgets(found: Sequence[Candidate], nodes: Sequence[float] = ()) -> Bud
         curve = curves.get(captured(level, sizes))
         if curve is not None and len(curve.points) > 1:
             here = [c for c in same if c.level == level]
-            levels.append(_best(level, here, curve, lengths, block))
+            one = _best(level, here, curve, lengths, block)
+            levels.append(one if nodes else replace(one, cell_error=None))
     why = "" if levels else _lack(cells, lengths)
     return BudgetPlan(
-        lengths=lengths, lengths_from=source, levels=levels, warnings=warnings, why=why
+        lengths=lengths,
+        lengths_from=source,
+        from_profile=bool(nodes),
+        levels=levels,
+        warnings=warnings,
+        why=why,
     )
 
 
@@ -296,6 +303,11 @@ def _best(
         ms = cost.ms(max(budget + 1, block)) if budget else None
         if ms is not None:
             speeds[budget] = 1000 * level * length / ms
+    errors = [
+        abs(speeds[_budget(c.config)] / c.estimate.value - 1)
+        for c in here
+        if c.config.algorithm == "DDTREE" and _budget(c.config) in speeds
+    ]
     plain = [c for c in here if not c.config.speculative]
     if plain:
         speeds[0] = max(c.estimate.value for c in plain)
@@ -308,5 +320,5 @@ def _best(
         level=level, budget=best, tps=speeds[best],
         as_good=tuple(b for b, s in sorted(speeds.items()) if s >= speeds[best] * (1 - AS_GOOD)),
         measured=_budget(top.config), measured_tps=top.estimate.value,
-        error=cost.left_out_error(),
+        error=cost.left_out_error(), cell_error=max(errors, default=None),
     )  # fmt: skip

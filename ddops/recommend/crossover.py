@@ -90,6 +90,8 @@ def _meet(falling: Side, rising: Side, seed: int) -> tuple[float | None, float, 
     parts = [list(c.by_launch.values()) for c in (*falling, *rising)]
     least = min(map(len, parts))
     line = "log-log between the two"
+    if _lead(falling[1], rising[1]) >= 0:
+        line += f"; at {b:g} they tie, and the simpler one is chosen"
     if least < FEWEST:
         word = "one launch" if least == 1 else f"{least} launches"
         return point, a, b, f"{line}; {word} a side: the spread is not known"

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ddops.ledger.bench_records import BUILD
+
 
 class Basis(StrEnum):
     """How numbers are known. They are never ranked together."""
@@ -62,11 +64,15 @@ class Config:
         return place, self.number("budget") or 0, self.number("topk") or 0, self.name
 
     def like(self, other: Config) -> bool:
-        """Whether both may be the same one: the same algorithm, no number known to differ."""
-        return self.algorithm == other.algorithm and all(
-            None in (a, b) or a == b
-            for a, b in ((self.number(n), other.number(n)) for n in ("budget", "topk", "block"))
-        )
+        """Whether both may be the same one: builds aside, nothing is known of both that differs.
+
+        What was not told of one of them may be equal.
+        """
+        if self.algorithm != other.algorithm:
+            return False
+        keys = (self.vary.keys() & other.vary.keys()) - set(BUILD) - {"algorithm"}
+        pairs = ((self.vary[k], other.vary[k]) for k in keys)
+        return all(a in (None, "") or b in (None, "") or a == b for a, b in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

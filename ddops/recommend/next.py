@@ -35,9 +35,15 @@ def what_next(
     for c in crossings:
         if c.high / c.low > WIDE:
             out.append(_crossing(population, c))
-    for level, choice in heads.items():
-        if choice.certainty is Certainty.LEADS:
-            out.append(_launches(population, level, choice))
+    open_ones = [c for c in heads.values() if c.certainty is Certainty.LEADS]
+    if open_ones:
+        out.append(_launches(population, open_ones))
+    alone = [c for c in heads.values() if c.certainty is Certainty.ALONE]
+    if alone:
+        levels = [c.level for c in alone]
+        why = f"at {', '.join(map(str, levels))} nothing stands beside it: add an arm to compare"
+        configs = list(dict.fromkeys(c.chosen.config for c in alone))
+        out.append(_next(population, why, levels, configs, 4))
     missing = _missing(found, heads)
     for level, configs in missing.items():
         names = ", ".join(c.name for c in configs)
@@ -71,13 +77,18 @@ def launches_needed(rivals: int) -> int:
     return n
 
 
-def _launches(population: Population, level: int, choice: Choice) -> Next:
-    others = [r.candidate.config for r in choice.rivals]
-    need = launches_needed(len(others))
-    least = min(c.estimate.launches for c in (choice.chosen, *(r.candidate for r in choice.rivals)))
+def _launches(population: Population, open_ones: Sequence[Choice]) -> Next:
+    """One line for all concurrencies whose lead is not proven."""
+    everyone = [c for o in open_ones for c in (o.chosen, *(r.candidate for r in o.rivals))]
+    need = max(launches_needed(len(o.rivals)) for o in open_ones)
+    least = min(c.estimate.launches for c in everyone)
+    levels = [o.level for o in open_ones]
     word = "launch" if least == 1 else "launches"
-    why = f"at {level} the lead rests on {least} {word} a side; {need} can prove it"
-    return _next(population, why, [level], [choice.chosen.config, *others], need)
+    why = (
+        f"at {', '.join(map(str, levels))} the lead rests on {least} {word} a side; "
+        f"{need} can prove it"
+    )
+    return _next(population, why, levels, [c.config for c in everyone], need)
 
 
 def _missing(found: Sequence[Candidate], heads: Mapping[int, Choice]) -> dict[int, list[Config]]:

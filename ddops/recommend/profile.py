@@ -54,7 +54,7 @@ def _head(population: Population, choice: Choice, lost: Sequence[str]) -> list[s
     best = choice.chosen
     words = estimate_words(best.estimate, population.basis)
     out = [
-        f"# Recommended for {population.title} at {choice.level} requests at once.",
+        f"# Recommended for {population.title} at concurrency {choice.level}.",
         f"# {best.config.name}: {words} tok/s, {best.estimate.launches} launches, "
         f"{best.estimate.runs} runs.",
         f"# {choice.certainty.value}: {choice.why}",
@@ -74,8 +74,8 @@ def _evidence(population: Population, choice: Choice) -> list[str]:
         population.basis, "untested"
     )
     note = (
-        f"{_label(population)} on {population.device or population.host} at {choice.level} "
-        f"requests at once: {number(choice.chosen.estimate.value)} tok/s; "
+        f"{_label(population)} on {population.device or population.host} at concurrency "
+        f"{choice.level}: {number(choice.chosen.estimate.value)} tok/s; "
         f"{choice.certainty.value}: {choice.why}"
     )
     runs = "\n".join(f"  {_toml(i)}," for i in choice.run_ids)

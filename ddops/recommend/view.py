@@ -126,7 +126,7 @@ def budget_data(plan: BudgetPlan | None) -> dict[str, object] | None:
         "best": [
             {"concurrency": p.level, "budget": p.budget, "output_tps": p.tps,
              "as_good": list(p.as_good), "measured_budget": p.measured,
-             "measured_output_tps": p.measured_tps, "error": p.error}
+             "measured_output_tps": p.measured_tps, "error": p.error, "cell_error": p.cell_error}
             for p in plan.levels
         ],
         "warnings": list(plan.warnings),

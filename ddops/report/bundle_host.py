@@ -15,7 +15,7 @@ from urllib.parse import quote
 from ddops.command import Secret, sh
 from ddops.deploy import look
 from ddops.deploy.host import ServiceOnHost
-from ddops.errors import DdopsError
+from ddops.errors import DdopsError, UnreachableError
 from ddops.report.bundle import Bundle
 from ddops.supervise import SystemdSupervisor
 from ddops.transport.files import read_file
@@ -32,9 +32,9 @@ def add_host(bundle: Bundle, target: ServiceOnHost) -> None:
     folder = f"hosts/{target.host.name}/{target.service.name}"
     try:
         learn_secrets(bundle, target)
+    except UnreachableError:
+        raise
     except (DdopsError, ValueError) as error:
-        if not isinstance(error, DdopsError):
-            error = DdopsError("a staged secret file cannot be read", why=str(error))
         bundle.without(
             folder, f"its secrets could not be read, so its texts could not be masked: {error}"
         )
@@ -86,16 +86,17 @@ def _texts(bundle: Bundle, target: ServiceOnHost, folder: str) -> None:
     systemd = isinstance(target.supervisor, SystemdSupervisor)
     unit = f"/etc/systemd/system/ddops-{name}.service" if systemd else where.program
     parts = [
-        ("unit.txt", unit, _TAIL),
-        ("launch-record.json", where.launch_record, _TAIL),
-        ("engine.log", f"{where.log}/engine.log", _TAIL),
-        ("journal.jsonl", target.layout.journal, _TAIL),
+        ("unit.txt", unit),
+        ("launch-record.json", where.launch_record),
+        ("engine.log", f"{where.log}/engine.log"),
+        ("journal.jsonl", target.layout.journal),
     ]
+    takes = [(file, sh(_TAIL, source, str(TAIL))) for file, source in parts]
     if systemd:
-        parts.append(("systemd-journal.log", f"ddops-{name}", _JOURNAL))
-    for file, source, script in parts:
+        takes.append(("systemd-journal.log", sh(_JOURNAL, f"ddops-{name}", str(TAIL))))
+    for file, command in takes:
         try:
-            done = target.transport.run(sh(script, source, str(TAIL)), limit=2 * TAIL)
+            done = target.transport.run(command, limit=2 * TAIL)
         except DdopsError as error:
             bundle.without(f"{folder}/{file}", str(error))
             continue

@@ -222,7 +222,7 @@ def _cells(advice: Advice) -> Table:
 
 def _next(advice: Advice) -> list[Block]:
     if not advice.next:
-        return [Text("Nothing: every choice is proven and no crossover is wide.")]
+        return [Text("Nothing: no lead is in doubt, and no crossover is wide.")]
     items = tuple(
         f"{n.why}: levels {', '.join(map(str, n.levels))} in {n.suite}, then {n.command}"
         for n in advice.next

@@ -16,6 +16,8 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
+    """A list."""
+
     items: tuple[str, ...]
 
 
@@ -40,6 +42,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Code:
+    """Lines to type."""
+
     lines: tuple[str, ...]
 
 
@@ -57,8 +61,9 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """`banner` stands below the title: what kind of numbers these are."""
+
     title: str
-    #: Stands below the title and on every printed page: what kind of numbers these are.
     banner: str
     sections: Sequence[Section]
 

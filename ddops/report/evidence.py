@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddops.model import short
 from ddops.report.collect import Findings, Row, Value
 from ddops.report.document import Block, Code, Section, Table, Text
-from ddops.report.words import day, digest_words
+from ddops.report.words import day, digest_words, revision
 
 #: Rows that name runs one by one; beyond, a count.
 MOST = 60
@@ -117,8 +117,8 @@ def provenance(found: Findings) -> Section:
     blocks.append(Table(head, machines, frozenset({6})))
     releases = tuple(
         (
-            digest_words(r["digest"]), str(r["upstream"] or "-"), str(r["model"] or "-"),
-            str(r["draft"] or "-"), digest_words(r["series"]), digest_words(r["plugin"]),
+            digest_words(r["digest"]), str(r["upstream"] or "-"), revision(r["model"]),
+            revision(r["draft"]), digest_words(r["series"]), digest_words(r["plugin"]),
             digest_words(r["lock"]), digest_words(r["tree"]), f"{r['launches']} / {r['runs']}",
         )
         for r in found.releases

@@ -98,7 +98,7 @@ def pareto(p: Painter) -> Figure | None:
         for c in undominated(found, gpus)
     ]
     return Figure(
-        _caption("Throughput per GPU against per-user speed; a point's number is its concurrency",
+        _caption("Throughput per GPU against per-user speed; numbers at points are concurrencies",
                  p, group, left_out),
         f"Not beaten on both at once: {'; '.join(front)}.", svg,
     )  # fmt: skip

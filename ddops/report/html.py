@@ -8,6 +8,8 @@ import re
 from ddops.report.document import Block, Bullets, Code, Document, Figure, Section, Table, Text
 
 NUMBER = 'class="n"'
+#: Letters of a word in a table's cell that stay together.
+WORD = 22
 #: Even a browser that is told to load something does not.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -87,9 +89,16 @@ def _table(table: Table) -> str:
 def _cells(table: Table, n: int) -> str:
     out = []
     for k, cell in enumerate(table.rows[n]):
-        text = f"<s>{_text(cell)}</s>" if (n, k) in table.struck else _text(cell)
+        text = _breakable(cell)
+        text = f"<s>{text}</s>" if (n, k) in table.struck else text
         out.append(f"<td{' ' + NUMBER if k in table.right else ''}>{text}</td>")
     return "".join(out)
+
+
+def _breakable(cell: str) -> str:
+    """A long word may break: on paper a table cannot be scrolled."""
+    pieces = re.split(rf"(\S{{{WORD}}})(?=\S)", cell)
+    return "".join(_text(piece) + ("<wbr>" if i % 2 else "") for i, piece in enumerate(pieces))
 
 
 def _apart(svg: str, prefix: str) -> str:

@@ -10,6 +10,7 @@ Only this module loads matplotlib, and only when a report is drawn.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ DASHES: tuple[tuple[float, ...], ...] = (
 )  # fmt: skip
 #: Series in one picture; more cannot be told apart.
 MOST = len(COLOURS)
+#: Letters of a name in a picture; tables have the whole name. Longer than this: one name a line.
+LONGEST, TWO_COLUMNS = 64, 36
+#: Share of the plot's width and height that a label needs for itself.
+ROOM = (0.04, 0.055)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ def lines(
         for s in series:
             _series(axes, s)
         _axes(axes, x, y)
+        _labels(axes, series)
         _legend(figure, axes)
         if note:
             axes.set_title(note, fontsize=9, loc="left", color="#8a3c00")
@@ -121,7 +127,7 @@ def spans(rows: Sequence[tuple[str, float, float, float, int]], x: Axis, *, note
             axes.plot([low, high], [place, place], color=colour, lw=4, solid_capstyle="butt")
             axes.plot([value], [place], marker=MARKERS[style % MOST], color=colour, ms=8,
                       mec="white")  # fmt: skip
-        axes.set_yticks(range(len(rows)), [r[0] for r in reversed(rows)])
+        axes.set_yticks(range(len(rows)), [_short(r[0], TWO_COLUMNS) for r in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.set_xlim(left=0)
         axes.set_xlabel(x.label)
@@ -147,10 +153,23 @@ def _series(axes: Axes, s: Series) -> None:
             capsize=3, elinewidth=1.2, mec="white", mew=0.6,
             label=s.name if joined or not s.points else None,
         )  # fmt: skip
-    for p in (*s.points, *s.apart):
-        if p.label:
-            axes.annotate(p.label, (p.x, p.y), xytext=(5, 5), textcoords="offset points",
-                          fontsize=8, color=COLOURS[style])  # fmt: skip
+
+
+def _labels(axes: Axes, series: Sequence[Series]) -> None:
+    """Written beside points; the ends of each series first, and never over another label."""
+    ends = [(s, p) for s in series for p in (s.points[:1] + s.points[1:][-1:])]
+    inner = [(s, p) for s in series for p in (*s.points[1:-1], *s.apart)]
+    placed: list[tuple[float, float]] = []
+    for s, p in (*ends, *inner):
+        if not p.label:
+            continue
+        at = axes.transData.transform((p.x, p.y)) - axes.bbox.min
+        where = (at[0] / axes.bbox.width, at[1] / axes.bbox.height)
+        if any(abs(where[0] - a) < ROOM[0] and abs(where[1] - b) < ROOM[1] for a, b in placed):
+            continue
+        placed.append(where)
+        axes.annotate(p.label, (p.x, p.y), xytext=(5, 5), textcoords="offset points",
+                      fontsize=8, color=COLOURS[s.style % MOST])  # fmt: skip
 
 
 def _axes(axes: Axes, x: Axis, y: Axis) -> None:
@@ -181,11 +200,17 @@ def _axes(axes: Axes, x: Axis, y: Axis) -> None:
 def _legend(figure: Figure, axes: Axes) -> None:
     """Below the plot: beside or in it, it would cover points."""
     handles, names = axes.get_legend_handles_labels()
+    names = [_short(n) for n in names]
     if names:
+        narrow = len(names) > 1 and max(map(len, names)) <= TWO_COLUMNS
         figure.legend(
-            handles, names, loc="outside lower center", ncols=2 if len(names) > 1 else 1,
+            handles, names, loc="outside lower center", ncols=2 if narrow else 1,
             frameon=False, fontsize=9, handlelength=3.2,
         )  # fmt: skip
+
+
+def _short(name: str, most: int = LONGEST) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 @contextmanager
@@ -199,12 +224,17 @@ def _figure(height: float = 4.4) -> Iterator[tuple[Figure, Axes]]:
         "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
         "axes.axisbelow": True, "text.parse_math": False,
     }  # fmt: skip
-    with mpl.rc_context(style):
+    with mpl.rc_context():
+        mpl.rcdefaults()  # whatever a user's own matplotlibrc says
+        mpl.rcParams.update(style)
         figure = Figure(figsize=(7.6, height), layout="constrained")
         yield figure, figure.add_subplot()
 
 
 def _svg(figure: Figure) -> str:
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    with warnings.catch_warnings():
+        # A letter that the font lacks is a box; the tables beside have the name.
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()

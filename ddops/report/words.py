@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ddops.model import short
@@ -17,6 +18,11 @@ def day(value: object) -> str:
 def digest_words(value: object) -> str:
     text = str(value or "")
     return short(text) if text else "-"
+
+
+def revision(value: object) -> str:
+    """`name@revision`, digests short."""
+    return re.sub(r"[0-9a-f]{16,}", lambda m: short(m[0]), str(value or "")) or "-"
 
 
 def opt(value: float | None, digits: int = 1) -> str:
@@ -43,9 +49,9 @@ def strategy(config: Config) -> str:
         for word, key in (("EP", "ep-size"), ("PP", "pp-size"), ("TP", "tp-size"))
         if str(options.get(key, "1")) != "1"
     ]
-    where = str(told) if told else parts[0] if parts else "" if not options else "one GPU"
+    where = str(told) if told else parts[0] if parts else "TP1" if options else ""
     how = config.algorithm if config.speculative else ""
-    return " ".join(w for w in (how, where) if w) or "strategy not told"
+    return " ".join(w for w in (how, where) if w) or "autoregressive, strategy not told"
 
 
 def group_words(advice: Advice, group: str) -> str:

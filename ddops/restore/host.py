@@ -232,6 +232,8 @@ def _serve(
             next="run the restore again: it goes on from there",
         )
 
+    _no_orphan(_on_host(transport, host, service, tools))
+
     def rows() -> tuple[tuple[str, str, Proposal], ...]:
         # The code is what the snapshot holds, edits by hand too; it is proven by its own hash.
         return tuple(r for r in make_plan(host.name, provision.steps()).rows if r[0] != "code")
@@ -239,6 +241,24 @@ def _serve(
     judged = launch_of(release.launch, str(release.content["upstream"]), service, host)
     done = deploy.deploy_release(transport, host, service, release, tools.deploy, judged, rows)
     return done.nonce
+
+
+def _no_orphan(there: ServiceOnHost) -> None:
+    """Refuse while an engine runs on from files that were lost under it: it holds port and memory.
+
+    A host that has a release is the deploy's to judge.
+    """
+    if there.links().current is not None:
+        return
+    left = there.stop().left
+    if left:
+        pids = " ".join(map(str, left))
+        raise RefusedError(
+            f"{there.host.name}: an engine of {there.service.name} still runs there, from files"
+            f" that are gone: process {pids}",
+            why="nothing that is left on the host knows it, so nothing there can stop it",
+            next=f"kill {pids} on {there.host.name}, then run the restore again",
+        )
 
 
 def _proven(

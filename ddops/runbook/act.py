@@ -5,13 +5,25 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddops import lock
 from ddops.command import Cmd, cmd
+from ddops.compat import launch_of
 from ddops.compat.host import judge_host, launch_for, refusal_of
-from ddops.deploy import Outcome, Stop, deploy_service, roll_back
+from ddops.deploy import (
+    Outcome,
+    Stop,
+    Tools,
+    deploy_release,
+    deploy_service,
+    look_back,
+    port_of,
+    roll_back,
+)
+from ddops.deploy.host import ServiceOnHost
+from ddops.deploy.release import staged_release
 from ddops.errors import CommandFailed, DdopsError, RefusedError, UsageError
 from ddops.inventory import services_on
 from ddops.inventory.model import Host
@@ -20,7 +32,7 @@ from ddops.model import digest, short
 from ddops.probe import Facts, collect
 from ddops.probe.note import note_facts
 from ddops.provision.apply import do_plan, plan_host
-from ddops.runbook.act_more import do_bench, do_retract, do_sweep
+from ddops.runbook.act_more import do_bench, do_recommend, do_retract, do_sweep
 from ddops.runbook.context import Context
 from ddops.runbook.steps import (
     Action,
@@ -31,6 +43,7 @@ from ddops.runbook.steps import (
     Probe,
     Prompt,
     ProvisionStep,
+    Recommend,
     Retract,
     Rollback,
     Shell,
@@ -62,7 +75,11 @@ class NeedsApproval(DdopsError):
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What one step is done with. `approved` is the subject that a person said yes to."""
+    """What one step is done with. `approved` is the subject that a person said yes to.
+
+    `meant` is what the journal says that it was begun with, and `again` that it was begun before
+    and may have done its work.
+    """
 
     context: Context
     stop: Stop
@@ -70,6 +87,21 @@ class Doing:
     lock_wait_s: float
     by: str
     approved: str | None = None
+    meant: Evidence = field(default_factory=dict)
+    again: bool = False
+
+
+def meaning(action: Action, doing: Doing) -> Evidence:
+    """What must be settled before a step begins, so that doing it again means the same.
+
+    "The last other release" is another one once the rollback was done.
+    """
+    if not isinstance(action, Rollback):
+        return {}
+    ctx = doing.context
+    host = ctx.host(action.host)
+    found = look_back(_on_host(host, ctx))
+    return {"from": found.current, "to": found.choose(host.name, action.to)}
 
 
 def act(action: Action, doing: Doing) -> Evidence:
@@ -95,6 +127,8 @@ def act(action: Action, doing: Doing) -> Evidence:
             return do_bench(action, doing.context, doing.stop)
         case SweepStep():
             return do_sweep(action, doing.context, doing.stop)
+        case Recommend():
+            return do_recommend(action, doing.context)
         case Retract():
             return do_retract(action, doing.context, doing.by)
         case WaitUntil():
@@ -231,13 +265,30 @@ def _release(action: Deploy | Rollback, doing: Doing) -> Evidence:
     service = ctx.service(host)
     tools = ctx.deploy_tools(doing.stop, doing.lock_wait_s)
     out: Outcome
-    if isinstance(action, Rollback):
-        out = roll_back(ctx.transport(host), host, service, action.to, tools)
-    else:
+    if isinstance(action, Deploy):
         profile = ctx.inventory.profile_of(service, action.profile)
         out = deploy_service(ctx.transport(host), host, service, profile, tools)
+    else:
+        to = str(doing.meant["to"])
+        out = _there(host, to, tools, ctx) if doing.again else (
+            roll_back(ctx.transport(host), host, service, to, tools))  # fmt: skip
     words = f"{out.service} {short(out.release)} {'is live' if out.changed else 'was live already'}"
     return {"words": words, "release": out.release, "nonce": out.nonce}
+
+
+def _there(host: Host, to: str, tools: Tools, ctx: Context) -> Outcome:
+    """A rollback that was begun before: the release it meant, wherever it had got to."""
+    target, service = _on_host(host, ctx), ctx.service(host)
+    release = staged_release(to, target.staged_files(to))
+    judged = launch_of(release.launch, str(release.content["upstream"]), service, host)
+    transport = ctx.transport(host)
+    return deploy_release(transport, host, service, release, tools, judged, lambda: ())
+
+
+def _on_host(host: Host, ctx: Context) -> ServiceOnHost:
+    service = ctx.service(host)
+    port = port_of(host, service)
+    return ServiceOnHost(ctx.transport(host), host, service, port, ctx.lookup, ctx.redactor)
 
 
 def _prompt(action: Prompt, doing: Doing) -> Evidence:

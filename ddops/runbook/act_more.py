@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from ddops.bench.prompts import read_prompts
 from ddops.bench.runner import Measured
 from ddops.deploy import Stop
-from ddops.errors import DdopsError, Interrupted
+from ddops.errors import DdopsError, Interrupted, RefusedError
 from ddops.inventory.suites import arms_of, find_suite
 from ddops.ledger import Scope
+from ddops.recommend import recommend
 from ddops.runbook.context import Context
-from ddops.runbook.steps import Bench, Retract, SweepStep
+from ddops.runbook.steps import Bench, Recommend, Retract, SweepStep
 from ddops.sweep import Sweep, Tools
 from ddops.sweep.deployed import deployed, target_of
 
@@ -40,7 +41,8 @@ def do_sweep(action: SweepStep, ctx: Context, stop: Stop) -> Evidence:
     prompts = read_prompts(ctx.lookup(suite.prompts), suite.prompts)
     arms = arms_of(ctx.inventory, suite, target.service)
     with ctx.ledger() as book:
-        tools = Tools(ctx.deploy_tools(stop, 0.0), book, ctx.clock, stop, ctx.report)
+        deploy = ctx.deploy_tools(stop, 0.0, unmeasured="the sweep of this start measures it")
+        tools = Tools(deploy, book, ctx.clock, stop, ctx.report)
         work = Sweep(target, suite, prompts, arms, tools)
         plan = work.plan()
         done = list(work.run(plan))
@@ -49,6 +51,32 @@ def do_sweep(action: SweepStep, ctx: Context, stop: Stop) -> Evidence:
     if not plan:
         return {"words": "every cell has enough valid runs"}
     return _told(done, stop, host.name)
+
+
+def do_recommend(action: Recommend, ctx: Context) -> Evidence:
+    """What the ledger's valid runs say; nothing is looked for beyond what was measured."""
+    with ctx.ledger() as book:
+        answer = recommend(book, action.service, None, ())
+    if not answer.advice:
+        raise RefusedError(
+            f"no valid run of {action.service} to recommend by", next="ddops ledger show runs"
+        )
+    choices = [
+        {"population": a.population.title, "concurrency": level,
+         "choice": c.chosen.config.name, "certainty": c.certainty.value}
+        for a in answer.advice
+        for level, c in a.choices.items()
+    ]  # fmt: skip
+    words = "; ".join(
+        f"{a.population.title}: "
+        + ", ".join(
+            f"{c.chosen.config.name} at {level} ({c.certainty.value})"
+            for level, c in a.choices.items()
+        )
+        for a in answer.advice
+    )
+    runs = [i for a in answer.advice for i in a.run_ids]
+    return {"words": words, "choices": choices, "runs": runs}
 
 
 def do_retract(action: Retract, ctx: Context, by: str) -> Evidence:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from ddops.config.schema import Fault
 from ddops.config.secrets import secret_ref_fault
@@ -107,11 +108,10 @@ def bind(runbook: Runbook, given: Mapping[str, Scalar], inventory: Inventory) ->
     for name, param in runbook.table.params.items():
         value = given.get(name, param.default)
         if value is None:
-            how = f"--host {param.type.upper()}" if name == runbook.host_param else (
-                f"--set {name}=VALUE")  # fmt: skip
             raise UsageError(
                 f"{runbook.name} needs the parameter {name}: {param.about}",
-                next=f"ddops runbook run {runbook.name} {how}",
+                why="--host gives hosts, --set NAME=VALUE any other",
+                next=f"ddops runbook show {runbook.name}",
             )
         values[name] = value
         hosts[name] = _known(name, param, str(value), inventory)
@@ -121,8 +121,8 @@ def bind(runbook: Runbook, given: Mapping[str, Scalar], inventory: Inventory) ->
             values[name] = ",".join(hosts[name])
     steps = [
         one
-        for step in runbook.table.steps
-        for one in _instances(step, values, hosts.get(step.each or "", ()))
+        for each, block in groupby(runbook.table.steps, lambda s: s.each)
+        for one in _block(list(block), values, hosts[each] if each else None)
     ]
     every = tuple(dict.fromkeys(h for names in hosts.values() for h in names))
     return Bound(runbook, values, every, tuple(steps))
@@ -152,12 +152,13 @@ def _known(name: str, param: ParamTable, text: str, inventory: Inventory) -> tup
     return ()
 
 
-def _instances(
-    step: StepTable, values: Mapping[str, Scalar], hosts: Sequence[str]
+def _block(
+    steps: Sequence[StepTable], values: Mapping[str, Scalar], hosts: Sequence[str] | None
 ) -> list[Instance]:
-    if step.each is None:
-        return [_instance(step, values, step.id)]
-    return [_instance(step, {**values, "host": h}, f"{step.id}@{h}") for h in hosts]
+    """Steps that stand together and loop alike: all of them for one host, then for the next."""
+    if hosts is None:
+        return [_instance(s, values, s.id) for s in steps]
+    return [_instance(s, {**values, "host": h}, f"{s.id}@{h}") for h in hosts for s in steps]
 
 
 def _instance(step: StepTable, values: Mapping[str, Scalar], key: str) -> Instance:

@@ -14,7 +14,7 @@ from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.deploy import Settings, Stop
 from ddops.deploy import Tools as DeployTools
-from ddops.errors import UsageError
+from ddops.errors import RefusedError, UsageError
 from ddops.events import Event, Level, Reporter
 from ddops.inventory import Inventory, one_service_per_host, resolve
 from ddops.inventory.model import Host, Service
@@ -55,10 +55,21 @@ class Context:
         return found
 
     def service(self, host: Host) -> Service:
-        """The one service of a host. Raises UsageError for none and for several."""
-        return one_service_per_host(resolve(self.inventory, [host.name]))[0][1]
+        """The one service of a host. Raises UsageError for none and for several.
 
-    def deploy_tools(self, stop: Stop, lock_wait_s: float) -> DeployTools:
+        An engine on several hosts is refused: its hosts go together, and a step has one.
+        """
+        service = one_service_per_host(resolve(self.inventory, [host.name]))[0][1]
+        if service.nnodes > 1:
+            raise RefusedError(
+                f"{service.name} is one engine on {service.nnodes} hosts",
+                why="they go together or not at all, and a runbook's step is about one host",
+                next=f"ddops deploy {service.name}",
+            )
+        return service
+
+    def deploy_tools(self, stop: Stop, lock_wait_s: float, *, unmeasured: str = "") -> DeployTools:
+        """What a deploy is given; with `unmeasured` one that a measurement asked for."""
         return DeployTools(
             lookup=self.lookup,
             ledger=self.open_ledger,
@@ -70,6 +81,8 @@ class Context:
             redactor=self.redactor,
             lock_wait_s=lock_wait_s,
             waivers=self.inventory.waivers,
+            snapshots=unmeasured or self.snapshots,
+            unmeasured=unmeasured,
         )
 
     def say(self, message: str, level: Level = Level.INFO) -> None:

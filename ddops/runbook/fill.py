@@ -45,6 +45,11 @@ def fill(value: Value, values: Mapping[str, Scalar]) -> Value:
     return value
 
 
+def fill_words(words: tuple[str | int | float, ...], values: Mapping[str, Scalar]) -> list[object]:
+    """Words of a command: a value put into one is its text, whatever the parameter's type."""
+    return [_text(fill(w, values)) if isinstance(w, str) else w for w in words]
+
+
 def fill_table(table: Mapping[str, Value], values: Mapping[str, Scalar]) -> dict[str, object]:
     """A table as TOML would have read it, filled in."""
     out: dict[str, object] = {}

@@ -115,7 +115,9 @@ class Looker:
             return known, "its key is known here" if known else "no key of it is known here"
         if c.state == "unlocked":
             held = lock.read(ctx.transport(host), HostLayout(host.engine_dir))
-            return held is None, held.describe() if held else "free"
+            gone = held is not None and held.owner is not None and held.owner.gone
+            words = held.describe() if held else "free"
+            return held is None or gone, words + (", whose process is gone" if gone else "")
         return self._provisioned(c) if c.state == "provisioned" else self._serving(c)
 
     def _provisioned(self, c: StateIs) -> tuple[bool, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, to_builtins
 
 ParamType = Literal[
     "text", "int", "number", "bool", "host", "hosts", "service", "profile", "secret"
@@ -34,7 +34,11 @@ class ParamTable(Struct, frozen=True, kw_only=True):
 
 
 class StepTable(Struct, frozen=True, kw_only=True):
-    """`[[steps]]`. `content` is the task that the team sees. All conditions of a list must hold."""
+    """`[[steps]]`. `content` is the task that the team sees. All conditions of a list must hold.
+
+    `each` names a parameter of type hosts. Steps that stand together with the same `each` are done
+    for one host after the other, all of them for the first before the second is begun.
+    """
 
     id: Name
     content: Text
@@ -64,6 +68,11 @@ class Runbook(Struct, frozen=True, kw_only=True):
     name: str
     source: str
     table: RunbookTable
+
+    def as_json(self) -> dict[str, object]:
+        """The file as it was read, defaults filled in."""
+        table: dict[str, object] = to_builtins(self.table)
+        return table
 
     @property
     def host_param(self) -> str | None:

@@ -21,7 +21,7 @@ from ddops.runbook.conditions import (
     StateIs,
     comparisons,
 )
-from ddops.runbook.fill import fill_table, names_in, samples
+from ddops.runbook.fill import fill_table, fill_words, names_in, samples
 from ddops.runbook.model import ParamTable, Runbook, RunbookTable, Scalar, StepTable, Table
 from ddops.runbook.steps import REMEDIES, STEPS, Action, Shell, WaitUntil
 
@@ -62,10 +62,14 @@ def decode_action(
     word = filled.pop("step", None)
     cls = STEPS[word] if isinstance(word, str) and word in STEPS else None
     if cls is None:
-        why = f"expected the word of a step, got {kind(word)}"
+        why = "required key `step` is missing"
+        why = why if word is None else f"expected the word of a step, got {kind(word)}"
         return Decoded(None, (Fault(("step",), _named(word, STEPS, "step", why)),))
     if "host" in cls.__struct_fields__ and cls is not Shell and host is not None:
         filled.setdefault("host", host)
+    words = table.get("argv")
+    if cls is Shell and isinstance(words, tuple):
+        filled["argv"] = fill_words(words, values)
     return decode(filled, cls)
 
 
@@ -180,10 +184,9 @@ def _step_faults(step: StepTable, params: Mapping[str, ParamTable]) -> Iterator[
         if "host" in params:
             yield Fault(("each",), "`${host}` is the loop's; call the parameter otherwise")
         values["host"] = "host"
-    missing = list(_name_faults(step, params, values))
-    yield from missing
-    if missing:
-        return
+    yield from _name_faults(step, params, values)
+    for _, name in names_in(_plain(step)):
+        values.setdefault(name, "text")  # said above; the rest of the step is judged all the same
     yield from _do_faults(step, params, values)
     host = host_of(step, values)
     for name in LISTS:
@@ -237,9 +240,12 @@ def _soft(
     for fault in decoded.faults:
         key = fault.path[0] if fault.path else None
         names = [n for _, n in names_in(table.get(key))] if isinstance(key, str) else []
-        texts = [n for n in names if n == "host" or params[n].type not in ("int", "number", "bool")]
-        if not texts:
+        if not any(_is_text(n, params) for n in names):
             yield Fault((*path, *fault.path), fault.message)
+
+
+def _is_text(name: str, params: Mapping[str, ParamTable]) -> bool:
+    return name not in params or params[name].type not in ("int", "number", "bool")
 
 
 def _named(word: object, known: Mapping[str, object], what: str, otherwise: str) -> str:

@@ -2,14 +2,15 @@
 
     skip_if -> require -> begun -> do -> verify -> done
 
-Nothing is done unless the journal says first that it will be. A step that was cut short is not
-done again while what it verifies holds. Conditions that are not known stop the run.
+Nothing is done unless the journal says first that it will be. A step that was cut short is done
+again where that is the same as once; a shell step with effects only when a person says so.
+Conditions that are not known stop the run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddops.deploy import Stop
 from ddops.errors import (
@@ -21,7 +22,7 @@ from ddops.errors import (
     UnreachableError,
 )
 from ddops.events import Level
-from ddops.runbook.act import Doing, NeedsApproval, act
+from ddops.runbook.act import Doing, NeedsApproval, act, meaning
 from ddops.runbook.bind import Bound, Instance
 from ddops.runbook.conditions import Condition
 from ddops.runbook.context import Context
@@ -69,27 +70,29 @@ class Run:
         if state in OVER:
             return
         self._tell(step, "in_progress")
-        doubtful = state is StepState.CUT or step.key in story.unknown
+        doubtful = step.key in story.meant and (state is StepState.CUT or step.key in story.unknown)
         if doubtful and self._found_done(step):
             return
         try:
             if self._skipped(step):
                 return
             self._required(step)
+            doing = self._doing(step, Stop())
+            meant = story.meant[step.key] if doubtful else meaning(step.do, doing)
         except DdopsError as error:
-            self._failed(step, error)
+            self._failed(step, error, begun=doubtful)
             raise
         approved = story.approved.get(step.key)
-        self._note(step.key, "begun", {}, "in_progress", "")
-        self._done(step, approved)
+        self._note(step.key, "begun", meant, "in_progress", "")
+        self._done(step, replace(doing, approved=approved, meant=meant, again=doubtful))
 
-    def _done(self, step: Instance, approved: str | None) -> None:
+    def _done(self, step: Instance, doing: Doing) -> None:
         try:
-            evidence = self._do(step, approved)
+            evidence = self._do(step, doing)
         except NeedsApproval as need:
             if not self._asked(step, need):
                 raise
-            self._done(step, need.subject)
+            self._done(step, replace(doing, approved=need.subject))
             return
         except DdopsError as error:
             self._failed(step, error)
@@ -99,12 +102,12 @@ class Run:
         self._note(step.key, "done", evidence, "completed", words)
         self._tell(step, "completed", words)
 
-    def _do(self, step: Instance, approved: str | None) -> Mapping[str, object]:
+    def _do(self, step: Instance, doing: Doing) -> Mapping[str, object]:
         """Do and verify, in the time there is."""
-        stop = Stop()
+        stop = doing.stop
 
         def work() -> Mapping[str, object]:
-            evidence = act(step.do, self._doing(step, stop, approved))
+            evidence = act(step.do, doing)
             seen = self._verified(step, stop)
             return {**evidence, **({"verified": [j.line for j in seen]} if seen else {})}
 
@@ -112,8 +115,8 @@ class Run:
         return in_time(work, limit_s=step.time_limit_s, whole=ctx.stop, stop=stop,
                        clock=ctx.clock, what=step.key)  # fmt: skip
 
-    def _doing(self, step: Instance, stop: Stop, approved: str | None) -> Doing:
-        return Doing(self.context, stop, step.time_limit_s, step.lock_wait_s, self.by, approved)
+    def _doing(self, step: Instance, stop: Stop) -> Doing:
+        return Doing(self.context, stop, step.time_limit_s, step.lock_wait_s, self.by)
 
     def _verified(self, step: Instance, stop: Stop) -> list[Judged]:
         """What `verify` says must hold; a wait asks until it does."""
@@ -129,22 +132,22 @@ class Run:
                 raise Interrupted(f"{step.key}: stopped while waiting: {seen[-1].line}")
 
     def _found_done(self, step: Instance) -> bool:
-        """A step that was cut short, and did its work all the same."""
-        if step.verify:
-            seen = self._judged(step.verify)
-            if together(seen) is Truth.HOLDS:
-                words = "was done when it was cut short"
-                evidence = {"words": words, "verified": [j.line for j in seen]}
-                self._note(step.key, "done", evidence, "completed", words)
-                self._tell(step, "completed", words)
-                return True
-        if isinstance(step.do, Shell) and "none" not in step.do.effects:
+        """A step that was cut short. The product's own steps can be done again, and are; what a
+        shell step did is asked of what it verifies."""
+        if not isinstance(step.do, Shell) or "none" in step.do.effects:
+            return False
+        seen = self._judged(step.verify)
+        if together(seen) is not Truth.HOLDS:
             raise RefusedError(
                 f"{step.key}: it was cut short, and what it did is not known",
                 why="what it verifies does not hold, and doing it twice may do harm",
                 next=f"ddops runbook resume {self.id} --from {step.key}   # to do it again",
             )
-        return False
+        words = "was done when it was cut short"
+        evidence = {"words": words, "verified": [j.line for j in seen]}
+        self._note(step.key, "done", evidence, "completed", words)
+        self._tell(step, "completed", words)
+        return True
 
     def _skipped(self, step: Instance) -> bool:
         if not step.skip_if:
@@ -181,8 +184,8 @@ class Run:
         self._note(step.key, "approved", evidence, "in_progress", f"approved by {self.by}")
         return True
 
-    def _failed(self, step: Instance, error: DdopsError) -> None:
-        unknown = isinstance(error, UnreachableError)
+    def _failed(self, step: Instance, error: DdopsError, *, begun: bool = True) -> None:
+        unknown = begun and isinstance(error, UnreachableError | Overdue)
         evidence = {"error": error.lines(), "code": int(error.exit_code), "unknown": unknown}
         words = "; ".join(error.lines()[:2])
         self._note(step.key, "failed", evidence, "blocked", words)
@@ -205,9 +208,13 @@ class Run:
 
     def _remedy(self, step: Instance, action: Action) -> Mapping[str, object]:
         stop = Stop()  # what puts things back is not what the user wishes to stop
-        doing = self._doing(step, stop, None)
+        doing = self._doing(step, stop)
+
+        def work() -> Mapping[str, object]:
+            return act(action, replace(doing, meant=meaning(action, doing)))
+
         return in_time(
-            lambda: act(action, doing), limit_s=step.time_limit_s, whole=Stop(), stop=stop,
+            work, limit_s=step.time_limit_s, whole=Stop(), stop=stop,
             clock=self.context.clock, what=f"on_failure of {step.key}",
         )  # fmt: skip
 

@@ -96,6 +96,12 @@ class SweepStep(Struct, frozen=True, kw_only=True):
     host: Text
 
 
+class Recommend(Struct, frozen=True, kw_only=True):
+    """Which configuration the valid runs of a service speak for, at each concurrency."""
+
+    service: Text
+
+
 class Retract(Struct, frozen=True, kw_only=True):
     """Withdraw numbers and every conclusion from them; once, however often it is run."""
 
@@ -131,14 +137,14 @@ class Shell(Struct, frozen=True, kw_only=True):
 
 Action = (
     Trust | Probe | Check | ProvisionStep | Tree | SnapshotStep | Drill | Deploy | Rollback | Bench
-    | SweepStep | Retract | WaitUntil | Prompt | Shell
+    | SweepStep | Recommend | Retract | WaitUntil | Prompt | Shell
 )  # fmt: skip
 #: By the word behind `step`.
 STEPS: Mapping[str, type[Action]] = {
     "trust": Trust, "probe": Probe, "check": Check, "provision": ProvisionStep, "tree": Tree,
     "snapshot": SnapshotStep, "drill": Drill, "deploy": Deploy, "rollback": Rollback,
-    "bench": Bench, "sweep": SweepStep, "retract": Retract, "wait": WaitUntil, "prompt": Prompt,
-    "shell": Shell,
+    "bench": Bench, "sweep": SweepStep, "recommend": Recommend, "retract": Retract,
+    "wait": WaitUntil, "prompt": Prompt, "shell": Shell,
 }  # fmt: skip
 #: Steps that may stand behind `on_failure`: each can be done where something else went wrong.
 REMEDIES = ("rollback", "deploy", "snapshot", "retract", "shell")

@@ -45,13 +45,15 @@ _RUN = {
 @dataclass(frozen=True, slots=True)
 class Story:
     """`asked` is what a waiting step asks, with its subject; `approved` the subject that was
-    said yes to, by step. `unknown`: a failed step of which nobody knows what it did."""
+    said yes to, by step. `unknown`: failed steps of which nobody knows what they did.
+    `meant`: what each step was begun with last."""
 
     run: RunState
     steps: Mapping[str, StepState] = field(default_factory=dict)
     asked: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     approved: Mapping[str, str] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
+    meant: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def of(self, key: str) -> StepState:
         return self.steps.get(key, StepState.PENDING)
@@ -70,6 +72,7 @@ def read_story(events: Sequence[JournalEntry], order: Sequence[str]) -> Story:
     at it and behind it."""
     run, steps = RunState.OPEN, dict[str, StepState]()
     asked, approved, unknown = dict[str, tuple[str, str]](), dict[str, str](), set[str]()
+    meant: dict[str, Mapping[str, object]] = {}
     for e in events:
         if e.step == "":
             run = _RUN[e.state]
@@ -84,9 +87,11 @@ def read_story(events: Sequence[JournalEntry], order: Sequence[str]) -> Story:
             asked[e.step] = (str(e.evidence.get("asked")), str(e.evidence.get("subject")))
         if e.state == "approved":
             approved[e.step] = str(e.evidence.get("subject"))
+        if e.state == "begun":
+            meant[e.step] = e.evidence
         if e.state in _STEP:
             steps[e.step] = _STEP[e.state]
             unknown.discard(e.step)
             if e.evidence.get("unknown") is True:
                 unknown.add(e.step)
-    return Story(run, steps, asked, approved, frozenset(unknown))
+    return Story(run, steps, asked, approved, frozenset(unknown), meant)

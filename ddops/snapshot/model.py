@@ -83,7 +83,7 @@ class Manifest:
         rules = self.content.get("ignored")
         if isinstance(rules, dict) and rules["count"]:
             places = ", ".join(f"{name} ({n})" for name, n in rules["places"])
-            out.append(f"{rules['count']} files that .gitignore names stay out: {places}")
+            out.append(f"{rules['count']} ignored by .gitignore, not in it: {places}")
         past = self.content.get("history")
         if isinstance(past, dict) and past["left_out"]:
             out.append(f"left out, the commits of the tree's own repository: {past['left_out']}")

@@ -53,7 +53,8 @@ def as_deployed(inventory: Inventory, target: Target) -> Target:
             return replace(target, profile=profile)
     raise RefusedError(
         f"{target.host.name}: no profile here makes the release {short(seen.launch.release)}",
-        why="a profile, a model or a lock was changed since it was deployed",
+        why="a profile, a model or a lock was changed since it was deployed, or a sweep was stopped"
+        " at a variant of its own",
         next=f"ddops deploy {target.host.name}",
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddops.errors import UsageError
-from ddops.transport.hostkeys import append_known_host, known_hosts_line, load_known_hosts
+from ddops.transport.hostkeys import append_known_host, load_known_hosts
 from ddops.transport.policy import ConnectPolicy
 from ddops.transport.sshconfig import SshSettings, resolve
 from ddops.transport.target import SshTarget
@@ -28,9 +28,8 @@ class Shown:
 
     def pin(self, *, replace: bool = False) -> None:
         """Write it into the known_hosts file that ssh is configured with."""
-        s = self.settings
-        line = known_hosts_line(s.key_names[0], s.port, self.kind, self.key)
-        append_known_host(self.file, line, replace=replace)
+        name = self.settings.key_names[0]  # holds the port already, where it is another than 22
+        append_known_host(self.file, f"{name} {self.kind} {self.key}", replace=replace)
 
 
 def look_at_key(target: SshTarget, policy: ConnectPolicy | None = None) -> Shown:

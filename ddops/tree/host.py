@@ -16,7 +16,7 @@ from ddops.hostside import joined
 from ddops.inventory.model import Host
 from ddops.layout import HostLayout
 from ddops.transport import Transport
-from ddops.transport.files import make_dirs, write_file
+from ddops.transport.files import make_dirs
 from ddops.tree.series import Series
 
 DEADLINE_S = 1800.0
@@ -122,14 +122,6 @@ class ManagedTree:
                                     rc=done.rc, stderr=done.err)  # fmt: skip
         return {**spec, "path": target, "sent": True}
 
-    def _spooled(self, word: str) -> str:
-        """A series larger than a command line may be, in a file that the script removes."""
-        folder = f"{self.layout.state}/incoming"
-        make_dirs(self.transport, self.layout.state, folder, mode=0o700)
-        target = f"{folder}/{secrets.token_hex(6)}.spec"
-        write_file(self.transport, target, word.encode(), 0o600)
-        return f"@{target}"
-
     def _drop(self, spec: Mapping[str, object]) -> None:
         if spec.get("sent"):
             self.transport.run(sh(_REMOVE, str(spec["path"])))
@@ -137,9 +129,10 @@ class ManagedTree:
     def _ask(self, verb: str, **more: object) -> dict[str, object]:
         spec = json.dumps({"verb": verb, "tree": self.place, **more})
         word = base64.b64encode(zlib.compress(spec.encode(), 9)).decode()
-        if len(word) > MOST_WORD:
-            word = self._spooled(word)
         text = joined("tree_git", "tree_run", "tree")
+        if len(word) > MOST_WORD:  # with the script, on standard input: nothing is left there
+            first, _, rest = text.partition("\n")
+            text, word = f"{first}\nLONG = {word!r}\n{rest}", "LONG"
         script = python(text, word, interpreter=self.host.python)
         done = self.transport.run(script, deadline_s=DEADLINE_S, limit=64 << 20)
         if not done.ok:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,7 +71,8 @@ def test_a_filter_narrows_and_goes() -> None:
         assert board.query_one("#hosts", Table).current == "pcie-3/k26"
         await pilot.press("slash", "escape")
         assert len(names(board)) == 7
-        await pilot.press("slash", *"zzz", "enter")
+        await pilot.press("slash", "slash", *"zzz", "enter")
+        assert "[filter: /zzz]" in str(board.query_one("#foot", Static).render())
         assert names(board) == []
         await pilot.press("enter")  # nothing is chosen: nothing opens, nothing falls over
         assert board.query_one("#pages").current == "hosts"  # type: ignore[attr-defined]
@@ -129,6 +131,23 @@ def test_what_destroys_wants_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
         assert board.query_one("#pages").current == "events"  # type: ignore[attr-defined]
 
     talk(body, write=True)
+
+
+def test_what_an_action_says_stands_among_the_events(tmp_path: Path) -> None:
+    """The command line is a real one; it fails, since the project has no such host."""
+
+    async def body(board: Board, pilot: Pilot[None]) -> None:
+        await pilot.press("C")
+        for _ in range(600):
+            said = [e.text for e in board.fleet.events]
+            if "ended with 2: ddops probe b300-1" in said:
+                break
+            await pilot.pause(0.05)
+        assert said[-1] == "ended with 2: ddops probe b300-1"
+        assert "started: ddops probe b300-1" in said
+        assert any("unknown target" in words for words in said)
+
+    talk(body, write=True, project=str(tmp_path))
 
 
 def test_sizes_come_and_go() -> None:

@@ -96,6 +96,7 @@ def test_it_is_driven_by_keys_and_leaves_the_terminal_as_it_was(terminal: Termin
     terminal.keys("j", "j", "Enter")
     terminal.until(lambda t: "the process is gone" in t)
     terminal.keys("Escape")
+    terminal.until(lambda t: "Enter open" in t)  # Escape and / at once would be Alt-/
     terminal.keys("/", "o", "l", "d", "Enter")
     terminal.until(lambda t: "pcie-1" in t and "b300-1" not in t)
     terminal.keys("5")
@@ -117,6 +118,7 @@ def test_it_is_driven_by_keys_and_leaves_the_terminal_as_it_was(terminal: Termin
 def test_no_colour_and_ascii_when_the_terminal_wants_so(terminal: Terminal) -> None:
     board(terminal, (120, 40), NO_COLOR="1", LANG="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     terminal.until(lambda t: "spare" in t)
+    assert re.search(r"\x1b\[(?:0;)?7m[^ ]*b300-1", terminal.screen("-e")), "the cursor can be seen"
     terminal.keys("Enter")
     text = terminal.until(lambda t: "GPUs 8x" in t)
     assert text.isascii(), {c for c in text if not c.isascii()}

@@ -7,6 +7,7 @@ import torch
 
 from sglang_ddtree import commit_kernels
 from sglang_ddtree.commit import Accepted, accepted_in_torch, move
+from sglang_ddtree.metrics import accepted_nodes
 
 
 def batch(bs: int, width: int, front: int, seed: int) -> tuple[torch.Tensor, ...]:
@@ -72,3 +73,8 @@ def test_a_chain_reader_finds_the_path_in_the_first_slots() -> None:
         assert pool.values[first].tolist() == [int(slots[r]) for r in rows]
         assert path.tokens.view(6, 16)[req, : len(rows)].tolist() == predicted[rows].tolist()
     assert pool.values[0] == 0
+
+
+def test_a_step_names_the_nodes_of_each_path_as_the_search_took_them() -> None:
+    index = torch.tensor([[0, 1, 3, -1], [8, -1, -1, -1], [16, 18, 19, 23]])
+    assert accepted_nodes(index, 8) == [[1, 3], [], [2, 3, 7]]

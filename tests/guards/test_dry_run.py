@@ -23,7 +23,7 @@ from ddops.cli import root as root_module
 from ddops.cli.app import App
 from ddops.command import Cmd
 from ddops.deploy import host as deploy_host
-from ddops.hostside import source
+from ddops.hostside import joined, source
 from ddops.model import Result
 from ddops.provision.side import look_text
 from ddops.transport import FakeTransport, scripts
@@ -35,7 +35,8 @@ ENGINE = "/opt/ddops"
 SIDE = f"{ENGINE}/.ddops/hostside"
 
 #: Scripts sent whole on standard input that only look.
-READING_SOURCES = (source("collect").encode(), digest_command("/x").stdin)
+LOOK = joined("observe", "board").encode()
+READING_SOURCES = (source("collect").encode(), LOOK, digest_command("/x").stdin)
 #: Shell scripts that only look.
 READING_SCRIPTS = (scripts.READ, lock._READ, deploy_host._LINKS)
 #: Programs provision has laid down, with the words behind state folder and socket, or none.
@@ -140,6 +141,20 @@ def _facts() -> dict[str, object]:
     }  # fmt: skip
 
 
+def _look(spec: dict[str, dict[str, int]]) -> dict[str, object]:
+    """What the board's script would say of a host on which nothing was ever served."""
+    seen = {
+        "schema": "ddops.observation/1", "at": 0, "current": None, "launch": None, "unit": None,
+        "engine": {"state": "down", "why": "never launched here"}, "committed": None,
+        "port": {"port": 30000, "listening": False, "owned": False, "owner": None},
+        "log": {"size": 0, "inode": 0, "tail": ""},
+    }  # fmt: skip
+    return {
+        "schema": "ddops.look/1", "at": 0, "provisioned": True, "load_1m": 0, "lock": None,
+        "services": dict.fromkeys(spec["services"], seen), "gpus": {"rows": None, "why": "none"},
+    }  # fmt: skip
+
+
 class Box:
     """The host in memory: files, and the few programs of ours that run there."""
 
@@ -156,6 +171,8 @@ class Box:
             return json.dumps(_state(self.transport, json.loads(command.stdin_bytes() or b"")))
         if command.stdin == source("collect").encode():
             return json.dumps(_facts())
+        if command.stdin == LOOK:
+            return json.dumps(_look(json.loads(argv[2])))
         if argv[1].endswith("build_env.py"):
             spec = json.loads(argv[2])
             files.put(f"{spec['dir']}/env.json", json.dumps({"digest": spec["digest"]}).encode())
@@ -235,7 +252,16 @@ LOOKING = [
     ("host", "list"),
     ("config", "show", "--origin"),
     ("config", "paths"),
+    ("runbook", "run", "new-host", "--host", "box", "--dry-run"),
+    ("runbook", "run", "new-host", "--host", "box", "--dry-run", "--json"),
+    ("runbook", "run", "upgrade-sglang", "--host", "box", "--dry-run"),
+    ("runbook", "list"),
+    ("runbook", "show", "new-host"),
+    ("task", "list"),
 ]
+#: What is answered from files here, no host being asked.
+LOCAL = (("host", "list"), ("config", "show"), ("config", "paths"), ("runbook", "list"),
+         ("runbook", "show"), ("task", "list"))  # fmt: skip
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["bare", "provisioned"])
@@ -249,7 +275,7 @@ def test_looking_changes_nothing(
     assert drive(*argv) == 0
     sent = box.transport.calls
     assert not [str(c) for c in sent if not reads_only(c)]
-    assert bool(sent) is (argv[0] not in ("host", "config"))
+    assert bool(sent) is (argv[:2] not in LOCAL)
     assert box.transport.files.nodes == there
     assert _all(tmp_path) == here
 
@@ -296,3 +322,5 @@ def test_a_host_that_does_not_answer_is_unknown_and_no_failure(
     assert "UNKNOWN: box: cannot connect" in capsys.readouterr().out
     assert drive("provision", "box", "--dry-run") == 0
     assert "? folders" in capsys.readouterr().out
+    assert drive("runbook", "run", "new-host", "--host", "box", "--dry-run") == 0
+    assert "would stop: require is not known" in capsys.readouterr().out

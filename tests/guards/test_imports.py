@@ -55,6 +55,7 @@ PLANTED = {
     "Only the ledger imports sqlite_utils and sqlite3": ("ddops/cli/status.py", "import sqlite3"),
     "Only render imports jinja2": ("ddops/deploy/release.py", "import jinja2"),
     "Only the readers of files people write import msgspec": ("ddops/plan.py", "import msgspec"),
+    "Only the report's plots import matplotlib": ("ddops/report/html.py", "import matplotlib"),
     "The controller never imports the engine": ("ddops/engines/sglang.py", "import sglang"),
     "The engine's plugin never imports the control plane": (
         "sglang_ddtree/__init__.py",

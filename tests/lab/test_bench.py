@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from ddops.ledger import Ledger, Scalar
+from ddops.model import Verdict
 from tests.lab.harness import Done, HostView, Project
 from tests.lab.looking import until
 
@@ -26,6 +27,9 @@ def paced(lab: Project, serving: HostView) -> Iterator[HostView]:
     """A live host whose engine takes its time for a token; suites that take little."""
     lab.write("suites/tiny/smoke.toml", suite("smoke", levels="[1]"))
     lab.write("suites/tiny/concurrency.toml", suite("concurrency"))
+    if failed_gates(lab, serving):  # the test before spoilt this start for good
+        serving.forget()
+        lab.ok("deploy", serving.name)
     serving.fault(**PACE)
     yield serving
     serving.fault()
@@ -104,6 +108,11 @@ def test_a_corrupt_engine_yields_no_valid_number(lab: Project, paced: HostView, 
     assert all("exactness" in str(r["reason"]) for r in found)
     assert all(r["output_tps"] is None for r in found)
     assert "tok/s" not in done.err.lower().replace("tok/s  ", "")
+    # It answers right again: this start is not believed any more.
+    paced.fault(**PACE)
+    again = lab.run("bench", "smoke", paced.name)
+    assert again.rc == 1, again
+    assert "failed on this start before" in again.err
     with lab.ledger() as book:
         assert valid(book, before) == 0
 
@@ -116,7 +125,9 @@ def test_an_engine_that_turns_corrupt_on_the_way_takes_its_numbers_with_it(
     run = lab.spawn("bench", "concurrency", paced.name)
     until(lambda: len(runs(lab, since=before)) >= 1, what="the first run")
     paced.fault(**PACE, garbage=True)
-    run.end()
+    done = run.end()
+    assert done.rc == 1, done
+    assert "afterwards" in done.err
     found = runs(lab, since=before)
     assert "valid" in {r["status"] for r in found}  # as it was measured
     with lab.ledger() as book:
@@ -149,6 +160,14 @@ def test_an_engine_that_dies_in_the_run_leaves_no_valid_number(
     assert [r for r in runs(lab, since=before) if r["status"] == "valid"] == []
 
 
+def failed_gates(lab: Project, host: HostView) -> list[str]:
+    launch = host.launch()
+    if launch is None:
+        return []
+    with lab.ledger() as book:
+        return [g.name for g in book.gates(str(launch["nonce"])) if g.verdict is Verdict.FAIL]
+
+
 def gate_names(lab: Project, host: HostView) -> str:
     launch = host.launch()
     if launch is None:
@@ -157,7 +176,7 @@ def gate_names(lab: Project, host: HostView) -> str:
         return " ".join(g.name for g in book.gates(str(launch["nonce"])))
 
 
-def test_c8_a_strangers_port_is_refused_and_the_stranger_lives(
+def test_a_strangers_port_is_refused_and_the_stranger_lives(
     lab: Project, clean_host: HostView
 ) -> None:
     lab.write("suites/tiny/smoke.toml", suite("smoke", levels="[1]"))
@@ -224,6 +243,7 @@ def test_control_c_keeps_finished_cells_and_the_same_command_goes_on(
     run.interrupt()
     done = run.end()
     assert done.rc == 130, done
+    assert f"ddops deploy {swept.name}" in done.err
     first = runs(lab, since=before)
     assert 1 <= len(first) < 4
     assert {r["status"] for r in first} == {"valid"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,26 @@ def test_a_log_that_leaks_is_shown_masked(keyed: Deployed) -> None:
         file = project.root / part
         assert not file.exists() or KEY.encode() not in file.read_bytes()
     assert KEY not in Path(host.layout.journal).read_text()
+
+
+def test_a_bundle_holds_the_leaking_log_masked(keyed: Deployed) -> None:
+    """The log leaks on purpose; values are learned from the host, not from this environment."""
+    path = keyed.project.root / "failure.tar.gz"
+    unset = {"THE_KEY": "", "THE_TOKEN": ""}
+    done = keyed.project.ok("bundle", "lab", "--out", str(path), "--json", env=unset)
+    assert done.json["left_out"] == []  # type: ignore[index]
+    with tarfile.open(path) as archive:
+        files = {m.name: archive.extractfile(m) for m in archive.getmembers()}
+        texts = {name: file.read().decode() for name, file in files.items() if file is not None}
+    assert path.stat().st_mode & 0o077 == 0
+    for name, text in texts.items():
+        assert KEY not in text and TOKEN not in text, name
+    service = "failure/hosts/lab1/tiny/"
+    names = ("engine.log", "journal.jsonl", "unit.txt", "observation.json", "launch-record.json")
+    assert {service + n for n in names} <= set(texts)
+    assert "***" in texts[service + "engine.log"], "it leaked, and was masked"
+    assert "committed" in texts["failure/ledger/transition.jsonl"]
+    assert texts["failure/hosts/lab1/facts.jsonl"].count("\n") == 1
 
 
 def test_a_secret_that_is_not_there_is_said_before_the_stop(keyed: Deployed) -> None:

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import matplotlib.font_manager  # noqa: F401 - its cache is made here, once, not in each test's home
 import pytest
 
 from tests.case_k26 import make_case

@@ -69,7 +69,7 @@ def test_hostile_programs_are_contained(name: str) -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    """E10: children, grandchildren and sleepers end with their case."""
+    """Children, grandchildren and sleepers end with their case."""
     mark = f"sleeper-{os.getpid()}"
     program = f"""
 import os, time
@@ -176,7 +176,7 @@ def test_verdicts(program: str, verdict: str) -> None:
 
 def test_a_pass_needs_the_nonce() -> None:
     """Any line a program writes itself is no result, wherever it writes it."""
-    forged = json.dumps({"verdict": "passed", "detail": "", "ms": 1, "nonce": "0" * 32})
+    forged = f"result {'0' * 32} 1.0 passed "
     program = f"""
 import os
 def f():
@@ -281,7 +281,7 @@ def test_another_file_is_refused() -> None:
 
 
 def test_the_audit_sees_what_makes_tasks_unfit() -> None:
-    """E15: the same test twice; a changed prompt is another hash (E11)."""
+    """The same test twice; a changed prompt is another hash."""
     one, two = FEW.tasks[:2]
     twice = Task(two.id, two.prompt, two.entry, one.test, two.gold)
     assert audit([one, twice], 2) == ["1 tasks have the same test as another"]
@@ -338,7 +338,7 @@ def test_limits_come_from_the_gold_solutions() -> None:
     assert python.count(".") >= 1
 
 
-def test_e17_no_variable_of_the_environment_sets_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_variable_of_the_environment_sets_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other graders read limits as text from there, and fail on the type of them."""
     for name in ("EVALPLUS_TIMEOUT_PER_TASK", "TIMEOUT", "DDOPS_TIMEOUT", "PYTHONSTARTUP"):
         monkeypatch.setenv(name, "0")
@@ -412,7 +412,7 @@ def test_noise_that_may_hide_a_loss_is_not_passed() -> None:
 @pytest.mark.parametrize("verdict", ["infra_error", "no_answer"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_what_was_not_graded_makes_it_inconclusive(verdict: str, which: int) -> None:
-    """E14: one lost reply of 164, on either side, and the gate neither passes nor fails."""
+    """One lost reply of 164, on either side, and the gate neither passes nor fails."""
     runs = [of(164, 120), of(164, 20)]
     runs[which] = outcome(*(i < 120 for i in range(164)), verdict=verdict)
     found = judge(runs[0], runs[1])

@@ -41,7 +41,7 @@ def works(reply: str, task: Task = TASK) -> Rule:
     ("reply", "rule"),
     [
         (f"Sure! Here it is:\n\n```python\n{CODE}\n```\n\nIt adds.", Rule.FENCE),  # E6
-        (f"```\n{CODE}\n```", Rule.FENCE),  # E7: a bare fence
+        (f"```\n{CODE}\n```", Rule.FENCE),  # a bare fence
         (f"```py\n{CODE}\n```", Rule.FENCE),
         (f"~~~python3\n{CODE}\n~~~", Rule.FENCE),
         (f"````python\n{CODE}\n````", Rule.FENCE),
@@ -50,9 +50,9 @@ def works(reply: str, task: Task = TASK) -> Rule:
         (f"```python\n{HEAD}    return 0\n```\nBetter:\n```python\n{CODE}\n```", Rule.FENCE),
         (f"```python\n{CODE}\n```\nUse:\n```python\nprint(total([1]))\n```", Rule.FENCE),
         (f"```python\n{CODE}\n```\n```text\ntotal of xs\n```", Rule.FENCE),
-        (f"```python\n{CODE}", Rule.UNCLOSED),  # E8: cut off
+        (f"```python\n{CODE}", Rule.UNCLOSED),  # cut off
         (f"```python\n{CODE}\n\nprint(total([1", Rule.UNCLOSED),
-        (f"{CODE}\n```\nDone.", Rule.HALF_FENCE),  # E16: the prompt opened the fence
+        (f"{CODE}\n```\nDone.", Rule.HALF_FENCE),  # the prompt opened the fence
         (CODE, Rule.PLAIN),
         (f"Here you go:\n\n{CODE}\n\nThis adds all numbers.", Rule.PLAIN),
         (f"import math\n{CODE}\n", Rule.PLAIN),

@@ -184,7 +184,7 @@ def test_another_way_of_asking_is_no_reference(ask: Callable[..., Outcome]) -> N
 def test_what_is_not_proven_to_be_its_answer_is_none(
     ask: Callable[..., Outcome], ledger: Ledger, server: Server
 ) -> None:
-    """E14: a lost reply, or one of a stranger, is no wrong answer: the gate is inconclusive."""
+    """A lost reply, or one of a stranger, is no wrong answer: the gate is inconclusive."""
     done = ask(server)
     assert done.gate.verdict is Verdict.UNKNOWN and "no_answer" in done.gate.message
     assert not ledger.run(done.run).valid

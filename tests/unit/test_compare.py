@@ -153,7 +153,7 @@ def test_one_side_measured_in_two_ways_is_refused(lab: Lab) -> None:
 
 
 def test_random_prompts_do_not_rank_drafting(lab: Lab) -> None:
-    """D5: random tokens and ignore_eos say nothing of acceptance."""
+    """Random tokens and ignore_eos say nothing of acceptance."""
     fix = {**FIX, "dataset": "random"}
     ar, tree = lab.cell("ar", fix), lab.cell("tree", fix, algorithm="DDTREE")
     speeds(lab, ar, 100)
@@ -164,7 +164,7 @@ def test_random_prompts_do_not_rank_drafting(lab: Lab) -> None:
 
 
 def test_drafting_that_stopped_to_help_is_said(lab: Lab) -> None:
-    """D10: commit length 1.0 is a warning state, not a slow configuration."""
+    """Commit length 1.0 is a warning state, not a slow configuration."""
     ar, tree = lab.cell("ar"), lab.cell("tree", algorithm="DDTREE")
     speeds(lab, ar, 98, 97, 99, 98)
     speeds(lab, tree, 90, 91, 89, 90, commit_tokens=1010, commit_steps=1000)
@@ -224,7 +224,7 @@ def reply(n: int, prompt: str, tokens: int, ms: float, first: int = 1) -> NewSam
 
 
 def test_prompts_are_paired_by_decode_speed(lab: Lab) -> None:
-    """A6: tokens of the first chunk took no decode time, so they are not counted."""
+    """Tokens of the first chunk took no decode time, so they are not counted."""
     one, two = lab.cell("one"), lab.cell("two", algorithm="DDTREE")
     for n in range(4):
         slow = tuple(reply(i, f"p{i}", 101, 1000.0 * (i + 1)) for i in range(8))
@@ -289,6 +289,15 @@ def test_as_typed(
     assert done.code == 0 and "is better: output_tps" in done.out and "5 against" in done.out
     data = go("bench", "compare", tree, base, "--json").document["data"]
     assert data["judgement"]["word"] == "better" and data["judgement"]["p"] < 0.01
+    with Ledger.open(Path(".ddops/ledger.db"), redactor=Redactor()) as ledger:
+        [row] = ledger.conclusions()  # said twice, recorded once
+        assert (row["kind"], row["stands"], row["id"]) == ("comparison", 1, data["conclusion"])
+    gone = go(
+        "ledger", "retract", "--run", data["a"]["runs"][0], "--reason", "x", "--yes", "--json"
+    )
+    assert [f["id"] for f in gone.document["data"]["findings"]] == [data["conclusion"]]
+    anew = go("bench", "compare", tree, base, "--json").document["data"]
+    assert anew["conclusion"] != data["conclusion"], "over the runs that are left"
     unlike = go("bench", "compare", tree, keys["ar C=2"])
     assert unlike.code == 4 and "fix.concurrency: 1 against 2" in unlike.err
     assert go("bench", "compare", tree, base, "--figure", "nope").code == 2

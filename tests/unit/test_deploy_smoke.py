@@ -106,6 +106,12 @@ def test_fewer_than_three_starts_judge_nothing(
         ([(60.0, "", False), (140.0, "", False)], Verdict.PASS, 2, "100.0 tok/s"),
         ([(None, "void: noise", False)] * 3, Verdict.SKIP, 3, "not measured: void: noise"),
         ([(None, "invalid: 3 failed", True)] * 3, Verdict.FAIL, 3, "not measured: invalid"),
+        (
+            [(None, "buffered: fast", False), (None, "requests: 1", True), (None, "noise", False)],
+            Verdict.FAIL,
+            3,
+            "not measured: requests: 1",
+        ),
         ([(None, "lost", False), (100.0, "", False)], Verdict.PASS, 2, "not below"),
     ],
 )
@@ -119,6 +125,15 @@ def test_a_start_is_judged_by_three_earlier_ones(
     assert words in result.message
     if verdict is Verdict.FAIL and answers[0][0]:
         assert result.evidence["launches"] == 3
+
+
+def test_starts_that_differ_too_much_judge_nothing(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier(ledger, 100.0, 30.0, 65.0)
+    result, _ = gate(ledger, monkeypatch, (1.0, "", False))
+    assert result.verdict is Verdict.SKIP
+    assert "they judge nothing" in result.message
 
 
 def test_another_device_is_no_baseline(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_engine_sim_support import KEY, Sim, draft_dir, engine, wait_for
+from tests.unit.test_engine_sim_support import KEY, Sim, draft_dir, engine, free_port, wait_for
 
 VERSION = "0123456789ab-feed00000001"
 DDTREE = {"DDTREE_BUDGET": "8", "DDTREE_TOPK": "4"}
@@ -380,7 +380,16 @@ def test_term_drains_and_ends_with_0(tmp_path: Path) -> None:
         assert len(running.result()["output_ids"]) == 30
 
 
-def test_other_nodes_answer_health_only(tmp_path: Path) -> None:
-    flags = ["--nnodes", "2", "--node-rank", "1", "--dist-init-addr", "127.0.0.1:5000"]
-    with engine(tmp_path, *flags) as one:
-        assert one.ask("/server_info").status == 404
+def test_ranks_wait_for_each_other_and_others_than_0_answer_health_only(tmp_path: Path) -> None:
+    flags = ["--nnodes", "2", "--dist-init-addr", f"127.0.0.1:{free_port()}", "--node-rank"]
+    for name in ("zero", "one"):
+        (tmp_path / name).mkdir()
+    with engine(tmp_path / "zero", *flags, "0", ready=False) as zero:
+        wait_for(lambda: zero.health() == 503)
+        with engine(tmp_path / "one", *flags, "1") as one:
+            zero.wait_ready()
+            assert one.ask("/server_info").status == 404
+            assert zero.ask("/server_info").status == 200
+            one.process.kill()
+            # A collective does not end without a rank, and the others give up.
+            assert zero.process.wait(20) == 1

@@ -91,7 +91,7 @@ def test_of_server_info_only_named_entries_are_kept() -> None:
 
 
 def test_sglang_zero_ttft_is_not_measured() -> None:
-    """A4: 0.0 stands for "unmeasured" in that file."""
+    """0.0 stands for "unmeasured" in that file."""
     [one] = parse(Source.SGLANG, lines(SGLANG), "r.jsonl", AT)
     assert [s.outcome for s in one.samples] == ["ok", "ok", "ok", "failed"]
     assert [(s.detail or {}).get("ttft_ms") for s in one.samples] == [50.0, None, 60.0, None]

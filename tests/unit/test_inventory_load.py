@@ -342,6 +342,7 @@ def test_the_schema_knows_every_file_and_key() -> None:
         "inventory/services/*.toml",
         "inventory/profiles/*.toml",
         "suites/**/*.toml",
+        "setup/*.toml",
     ]
     hosts = schema["inventory/hosts.toml"]["$defs"]
     assert isinstance(hosts, dict)

@@ -224,7 +224,7 @@ def test_unknown_launch_cell_tree_or_host_is_refused(ledger: Ledger) -> None:
 
 
 def test_a_cells_key_is_its_content() -> None:
-    """F7: a resumed sweep finds a cell by what was set, not by a name."""
+    """A resumed sweep finds a cell by what was set, not by a name."""
     same = Cell(suite="smoke", vary={"budget": 8}, fix={"concurrency": 1}, label="another name")
     other = dataclasses.replace(CELL, vary={"budget": 8, "server": {"page-size": 1}})
     build = dataclasses.replace(CELL, vary={"budget": 8, "release": RELEASE})
@@ -271,7 +271,7 @@ def test_secrets_stay_out_of_samples_and_streams(tmp_path: Path) -> None:
 
 
 def test_commit_length_is_a_ratio_of_sums(ledger: Ledger) -> None:
-    """D2: 40/10 and 10/90 make 0.5, not the mean 2.06."""
+    """40/10 and 10/90 make 0.5, not the mean 2.06."""
     gates = (gate(ledger),)
     ledger.add_run(valid(gates))
     ledger.add_run(valid(gates, repeat=2, commit_tokens=10, commit_steps=90))

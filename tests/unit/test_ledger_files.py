@@ -316,6 +316,10 @@ def test_retract_as_typed(run: Callable[..., Run], ann: Path) -> None:
     shown = go("ledger", "show", "retractions")
     assert "mask fault" in shown.out
     one = go("ledger", "show", data["runs"][0]["id"], "--json").document["data"]
+    shown = go("ledger", "show", "runs", "--limit", "999", "--json").document["data"]
+    listed = {r["run"]: r for r in shown}
+    gone = [listed[r["id"]] for r in data["runs"] if r["id"] in listed]
+    assert gone and all(r["output_tps"] is None and r["reason"] for r in gone)
     assert one["valid"] is False and one["withdrawn"][0]["reason"] == "mask fault"
     for wrong in ((), ("--tree", "ab12", "--run", "ab12")):
         bad = go("ledger", "retract", *wrong, "--reason", "x")
@@ -327,6 +331,9 @@ def test_show_lists(run: Callable[..., Run], ann: Path) -> None:
     for word, some in (("runs", "ddtree-b8"), ("cells", "concurrency"), ("deployments", "op-ar")):
         done = go("ledger", "show", word)
         assert done.code == 0 and some in done.out
+    rows = go("ledger", "show", "runs", "--limit", "999", "--json").document["data"]
+    assert {r["counts"] for r in rows} == {True, False}
+    assert all((r["output_tps"] is not None) is r["counts"] for r in rows)
     assert go("ledger", "show", "conclusions").out == ""
     assert go("ledger", "show", "zz").code == 2
 

@@ -20,8 +20,8 @@ from ddops.ledger import (
     Ledger,
     NewCondition,
     NewRun,
-    NewTask,
     NewSample,
+    NewTask,
     Outcome,
     RawData,
     Scope,
@@ -281,7 +281,9 @@ def forced(foreign: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def without_triggers(found: list[str]) -> list[str]:
-    return [p for p in found if not p.startswith("trigger ")]
+    """What else is wrong. All triggers are gone, which are more than `verify` lists of a kind."""
+    rest = [p for p in found if not p.startswith("trigger ")]
+    return rest[1:] if rest[:1] == ["and more of this kind"] else rest
 
 
 def test_dropped_and_changed_triggers_are_named(path: Path, foreign: sqlite3.Connection) -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from ddops.command import Redactor
 from ddops.errors import RefusedError
-from ddops.ledger import Ledger, Scope, connect, schema
+from ddops.ledger import Ledger, Scope, bench_schema, connect, schema
 from ddops.ledger.clean import Cleaner
 from ddops.ledger.schema import STEPS
 from ddops.ledger.store import utc_now
 from ddops.model import GateResult, Verdict
-from tests.ledgers import BAD_TREE
+from tests.ledgers import BAD_TREE, make_ledger
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,6 +60,43 @@ def test_a_ledger_from_before_is_brought_forward(tmp_path: Path) -> None:
         assert ledger.query("SELECT count(*) AS n FROM valid_run") == [{"n": 0}]
         now = ledger.query("SELECT count(*) AS n FROM sqlite_master")[0]["n"]
         assert int(str(now)) > rows + 20
+
+
+def answers(conn: sqlite3.Connection) -> list[list[tuple[object, ...]]]:
+    sql = "SELECT * FROM {} ORDER BY 1, 2, 3"
+    return [
+        [tuple(r) for r in conn.execute(sql.format(view))]
+        for view in ("valid_run", "cell_summary", "conclusion")
+    ]
+
+
+def test_the_quick_views_answer_what_the_first_ones_did(tmp_path: Path) -> None:
+    """With a gate that failed, a tree, a run and a condition withdrawn, and conclusions of all."""
+    path = tmp_path / "ledger.db"
+    runs = make_ledger(path, runs=120, samples=240)
+    with Ledger.open(path, redactor=Redactor()) as ledger:
+        for n in range(9):
+            ledger.add_finding("report", "k26", f"{n}", runs[n::40], by="ann")
+        for run in runs[60:80]:
+            ledger.add_finding("note", "k26", run, [run], by="ann")
+        launch = ledger.run(runs[41]).launch
+        (start,) = ledger.query("SELECT deployment FROM launch WHERE nonce = ?", [launch])
+        failed = GateResult("exactness", Verdict.FAIL, "made up")
+        ledger.add_gate(failed, deployment=str(start["deployment"]), launch=launch)
+        ledger.retract(Scope.TREE, BAD_TREE, reason="x", by="ann")
+        ledger.retract(Scope.RUN, runs[50], reason="x", by="ann")
+        ledger.retract(Scope.WHERE, "concurrency = 4", reason="x", by="ann")
+    with closing(sqlite3.connect(path)) as conn:
+        quick = answers(conn)
+        for view in ("conclusion", "cell_summary", "valid_run"):
+            conn.execute(f"DROP VIEW {view}")
+        for made in bench_schema.VIEWS[3:]:
+            conn.execute(made)
+        first = answers(conn)
+    assert quick == first
+    assert 10 < len(quick[0]) < len(runs)
+    stands = {row[-1] for row in quick[2]}
+    assert stands == {0, 1}
 
 
 def bench(path: Path, seed: int) -> subprocess.Popen[str]:

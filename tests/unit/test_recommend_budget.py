@@ -82,7 +82,7 @@ def test_a_chains_histogram_is_a_profile_of_its_depths() -> None:
         ('{"budget": 8, "path": [[0]]}', "names node 0 of 8"),
         ('{"budget": 8, "path": [[1]]}\n{"budget": 4, "path": [[1]]}', "has budget 4"),
         ('{"budget": 8, "path": [["a"]]}', "names node 'a'"),
-        ('{"budget": 8, "path": [7]}', "is no list"),
+        ('{"budget": 8, "path": [7]}', "names node '7'"),
     ],
 )
 def test_what_is_no_log_of_steps_is_refused(text: str, why: str) -> None:
@@ -121,6 +121,20 @@ def test_the_best_budget_is_not_the_longest_commit() -> None:
     assert (one.budget, one.measured) == (15, 15)
     assert one.error is not None and one.error < 0.15
     assert one.tps == pytest.approx(one.measured_tps, rel=1e-6), "measured widths are met"
+
+
+def test_a_profile_that_does_not_fit_the_load_shows() -> None:
+    """Measured at commit length 4; a profile that promises 2 is off by half."""
+    measured = []
+    for budget in (7, 15):
+        of = config(f"b{budget}", "DDTREE", budget=budget)
+        measured += runs(of, 1, around(100.0), commit=4)
+    plan = plan_budgets(candidates(measured), [1.0, *[0.0] * 14])
+    assert plan is not None and plan.from_profile
+    assert plan.levels[0].cell_error == pytest.approx(0.5, abs=0.01)
+    assert plan.lengths[15] == 2
+    without = plan_budgets(candidates(measured))
+    assert without is not None and without.levels[0].cell_error is None
 
 
 def test_at_many_requests_no_tree_may_be_best() -> None:

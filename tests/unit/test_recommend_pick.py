@@ -113,12 +113,54 @@ def test_an_interval_holds_the_point_and_needs_launches() -> None:
     assert few.at == pytest.approx(got.at, abs=0.05)  # type: ignore[attr-defined]
 
 
+def test_a_change_by_a_tie_is_told_as_one() -> None:
+    """The tree is still a little ahead at 8; it is no longer proven, so the simpler one stays."""
+    measured = [
+        *runs(AR, 4, around(197)), *runs(TREE, 4, around(241)),
+        *runs(AR, 8, around(300)), *runs(TREE, 8, around(301)),
+    ]  # fmt: skip
+    found = candidates(measured)
+    (got,) = crossovers(found, choices(found))
+    assert got.at == 8 and "at 8 they tie, and the simpler one is chosen" in got.how
+
+
 def test_one_that_was_not_measured_at_the_other_end_gives_no_point() -> None:
     measured = [*runs(TREE, 1, around(150)), *runs(AR, 1, around(98)), *runs(CHAIN, 8, around(9))]
     found = candidates(measured)
     (got,) = crossovers(found, choices(found))
     assert got.at is None and (got.low, got.high) == (1, 8)
     assert "tree8 was not measured at 8" in got.how
+
+
+def test_another_launch_line_does_not_stand_in() -> None:
+    """Both autoregressive, but TP8 is known not to be EP4: no line is drawn through them."""
+    one = config("tp8", launch={"tp-size": 8})
+    two = config("ep4", launch={"tp-size": 8, "ep-size": 4})
+    measured = [*runs(TREE, 1, around(150)), *runs(one, 1, around(98)),
+                *runs(TREE, 128, around(786)), *runs(two, 128, around(1449))]  # fmt: skip
+    found = candidates(measured)
+    (got,) = crossovers(found, choices(found))
+    assert got.at is None and "ep4 was not measured at 1" in got.how
+    told = config("ar", strategy=None)
+    assert told.like(config("ep4", strategy="EP4")), "what was not told may be equal"
+    assert not one.like(two)
+
+
+def test_what_is_not_proven_is_one_line() -> None:
+    measured = []
+    for level in (1, 2):
+        measured += [*runs(AR, level, [98.0]), *runs(TREE, level, [150.0]),
+                     *runs(CHAIN, level, [120.0])]  # fmt: skip
+    (step,) = advise(population(measured)).next
+    assert step.levels == [1, 2] and step.lines[:2] == ["levels = [1, 2]", "launches = 5"]
+    assert "1 launch a side; 5 can prove it" in step.why
+    assert step.command == "ddops bench sweep box" and step.suite == "suites/k26/sweep.toml"
+    assert step.lines.count("[[arms]]") == 3
+
+
+def test_what_stands_alone_wants_company() -> None:
+    (step,) = advise(population(runs(TREE, 4, around(10)))).next
+    assert "at 4 nothing stands beside it" in step.why and step.levels == [4]
 
 
 def test_groups_are_never_joined() -> None:

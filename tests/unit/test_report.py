@@ -12,7 +12,7 @@ from ddops.report import collect, compose, render_html, render_markdown
 from ddops.report.document import Code, Document, Figure, Section, Table, Text, masked
 from ddops.report.figures import undominated
 from ddops.report.plots import Axis, Point, Series, lines
-from ddops.report.words import strategy
+from ddops.report.words import revision, strategy
 from tests.ledgers import make_ledger
 from tests.unit.findings_support import candidate, config
 
@@ -49,6 +49,15 @@ def test_hostile_names_are_no_markup() -> None:
     assert len(rows) == 3, "no cell breaks its row"
 
 
+def test_long_words_may_break_on_paper_and_are_not_changed() -> None:
+    word = "a&" * 40
+    page = render_html(Document("t", "", [Section("s", [Table(("h",), ((word,),))])]), "")
+    cell = page.split("<td>")[1].split("</td>")[0]
+    assert cell.count("<wbr>") == 3
+    assert cell.replace("<wbr>", "") == word.replace("&", "&amp;")
+    assert revision(f"m@sha256:{'ab' * 32}") == "m@sha256:abababababab"
+
+
 def test_secrets_are_masked_in_every_block() -> None:
     canary = "xK9-canary/quiet+Otter7"
     clean = masked(document(f"saw {canary}"), Redactor([Secret(canary)]))
@@ -67,6 +76,11 @@ def test_a_dollar_sign_in_a_name_is_no_formula() -> None:
     assert lines([Series("$\\frac{", (Point(1, 1),))], Axis(label="$x"), Axis(label="y"))
 
 
+def test_letters_that_the_font_lacks_and_long_names_are_drawn() -> None:
+    for name in ("模型 \U0001f600", "x" * 500, "_hidden", ""):
+        assert lines([Series(name, (Point(1, 1), Point(2, 3)))], Axis(label="x"), Axis(label="y"))
+
+
 def test_the_front_holds_what_nothing_beats() -> None:
     fast = candidate(config("fast"), 1, [100.0])
     both = candidate(config("both"), 8, [400.0])
@@ -82,8 +96,8 @@ def test_the_front_holds_what_nothing_beats() -> None:
         ({"tp-size": 8, "ep-size": 4}, "none", "EP4"),
         ({"pp-size": 8}, "none", "PP8"),
         ({"tp-size": 8}, "DDTREE", "DDTREE TP8"),
-        ({"mem-fraction-static": 0.9}, "none", "one GPU"),
-        ({}, "none", "strategy not told"),
+        ({"mem-fraction-static": 0.9}, "none", "TP1"),
+        ({}, "none", "autoregressive, strategy not told"),
     ],
 )
 def test_strategies_have_the_names_people_use(

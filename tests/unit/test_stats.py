@@ -47,7 +47,7 @@ def test_a_percentile_needs_as_many_samples_as_bound_it(q: float, needed: int) -
 
 
 def test_percentiles_of_few_values_stay_among_them() -> None:
-    """F5: n of 1, 2, 3."""
+    """N of 1, 2, 3."""
     for n, q in itertools.product((1, 2, 3), (0.0, 0.5, 0.9, 0.99, 1.0)):
         values = [float(10 + i) for i in range(n)]
         assert min(values) <= percentile(values, q) <= max(values)
@@ -232,7 +232,7 @@ def test_three_launches_show_nothing() -> None:
 
 
 def test_two_modes_of_noise_are_a_tie() -> None:
-    """F4: 13 and 25 by turns. The same on both sides, shifted by one, or dealt by chance."""
+    """13 and 25 by turns. The same on both sides, shifted by one, or dealt by chance."""
     one, two = side(13, 25, 13, 25, 13, 25, 13), side(25, 13, 25, 13, 25, 13, 25)
     assert judge(one, two, higher_is_better=True, seed=1).word is Word.TIE
     draw = random.Random(11)

@@ -69,14 +69,14 @@ def all_of(samples: list[Sample], concurrency: int) -> tuple[Window, Figures]:
 # ---- A: tokens and times
 
 
-def test_a1_four_tokens_a_chunk_have_three_intervals() -> None:
+def test_four_tokens_a_chunk_have_three_intervals() -> None:
     sample = even(200, 40.0, each=4)
     assert set(chunk_gaps_ns(sample)) == {40 * MS}
     assert {(v, n) for v, n in per_token_ns(sample)} == {(10.0 * MS, 4)}
     assert tpot_ns(sample) == 10.0 * MS
 
 
-def test_a2_the_peak_is_never_below_the_mean() -> None:
+def test_the_peak_is_never_below_the_mean() -> None:
     samples = closed(even(200, 40.0, each=4), 16, 5)
     _, numbers = all_of(samples, 16)
     assert numbers.peak_tps is not None
@@ -88,7 +88,7 @@ def test_a2_the_peak_is_never_below_the_mean() -> None:
     assert "peak" in worst(judge_run(load(samples), window, broken, wish))[1]
 
 
-def test_a3_half_a_character_is_credited_when_the_count_rises() -> None:
+def test_half_a_character_is_credited_when_the_count_rises() -> None:
     events = [
         (50, native(1)), (60, event({"text": "", "output_ids": [0, 1], "meta_info": {
             "completion_tokens": 2, "weight_version": "v"}})), (70, native(3)),
@@ -99,32 +99,31 @@ def test_a3_half_a_character_is_credited_when_the_count_rises() -> None:
     assert tpot_ns(sample) == 10.0 * MS
 
 
-def test_a4_counts_without_text_make_the_request_invalid() -> None:
+def test_counts_without_text_make_the_request_invalid() -> None:
     sample = read(stream([(50, ROLE), (60, closing(5))]), "chat")
     assert sample.outcome == "no_first_token"
     assert ttft_ns(sample) is None
     assert tpot_ns(sample) is None
 
 
-def test_a5_uneven_chunks_give_the_exact_series() -> None:
+def test_uneven_chunks_give_the_exact_series() -> None:
     counts = [1, 4, 6, 11]  # 1, 3, 2, 5 tokens
     events = [(50 + 30 * i, usage(c)) for i, c in enumerate(counts)]
     sample = read(stream([*events, (141, closing(11))]), "chat")
     assert per_token_ns(sample) == [(10 * MS, 3), (15 * MS, 2), (6 * MS, 5)]
 
 
-def test_a6_tokens_of_the_first_chunk_are_not_in_the_divisor() -> None:
+def test_tokens_of_the_first_chunk_are_not_in_the_divisor() -> None:
     events = [(50, native(16))] + [(50 + 10 * i, native(16 + i)) for i in range(1, 185)]
     sample = read(stream(events))
     assert sample.tokens == 200
     assert tpot_ns(sample) == 10.0 * MS  # 184 intervals of 10 ms over 184 tokens, not 199
 
 
-@pytest.mark.parametrize("row", ["a8", "a9", "a12", "a13"])
-def test_a8_a9_a12_a13_nothing_is_tokenised_again(row: str) -> None:
+@pytest.mark.parametrize("text", ["a", "b", " ab", " "])
+def test_nothing_is_tokenised_again(text: str) -> None:
     """A tokenizer that adds a begin token, or joins blanks, cannot change a count: none is used."""
-    texts = {"a8": "a", "a9": "b", "a12": " ab", "a13": " "}
-    events = [(50 + i, usage(i + 1, texts[row])) for i in range(100)]
+    events = [(50 + i, usage(i + 1, text)) for i in range(100)]
     sample = read(stream([*events, (151, closing(100))]), "chat")
     assert sample.tokens == 100
     assert [c.tokens for c in sample.chunks] == [1] * 100
@@ -135,7 +134,7 @@ def test_a8_a9_a12_a13_nothing_is_tokenised_again(row: str) -> None:
     assert "counted 100 tokens, the end 90" in why
 
 
-def test_a10_one_token_over_two_chunks_is_one() -> None:
+def test_one_token_over_two_chunks_is_one() -> None:
     events = [(50, usage(1, "Hel")), (51, usage(1, "lo")), (60, usage(2, "!"))]
     sample = read(stream([*events, (61, closing(2))]), "chat")
     assert sample.tokens == 2
@@ -143,19 +142,19 @@ def test_a10_one_token_over_two_chunks_is_one() -> None:
 
 
 @pytest.mark.parametrize("each", [1, 2, 4, 8, 16])
-def test_a11_throughput_does_not_depend_on_tokens_a_chunk(each: int) -> None:
+def test_throughput_does_not_depend_on_tokens_a_chunk(each: int) -> None:
     samples = closed(even(192, 10.0 * each, each=each, first_ms=10.0 * each), 2, 8)
     _, numbers = all_of(samples, 2)
     assert numbers.output_tps == pytest.approx(2 * 100.0, rel=0.01)
     assert tpot_ns(samples[0]) == pytest.approx(10.0 * MS)
 
 
-def test_a15_a_role_is_no_token() -> None:
+def test_a_role_is_no_token() -> None:
     sample = read(stream([(1, ROLE), (50, usage(1)), (51, closing(1))]), "chat")
     assert ttft_ns(sample) == 50 * MS
 
 
-def test_a16_reasoning_counts_and_the_answer_has_its_own_time() -> None:
+def test_reasoning_counts_and_the_answer_has_its_own_time() -> None:
     events = [(100, usage(1, None, reasoning="so")), (2000, usage(2, "yes"))]
     sample = read(stream([*events, (2001, closing(2))]), "chat")
     assert ttft_ns(sample) == 100 * MS
@@ -165,14 +164,14 @@ def test_a16_reasoning_counts_and_the_answer_has_its_own_time() -> None:
     assert first_answer_ns(only) is None
 
 
-def test_a17_an_answer_held_back_and_sent_at_once_is_no_speed() -> None:
+def test_an_answer_held_back_and_sent_at_once_is_no_speed() -> None:
     held = even(200, 0.001, first_ms=2000.0)
     status, why = judged(closed(held, 1, 4), asked(concurrency=1))
     assert status is Status.INVALID
     assert "impossibly fast" in why
 
 
-def test_a19_missing_usage_is_an_error_and_never_the_length_asked_for() -> None:
+def test_missing_usage_is_an_error_and_never_the_length_asked_for() -> None:
     text = event({"choices": [{"index": 0, "delta": {"content": "x"}}]})
     silent = read(stream([(50, text), (60, text)]), "chat")
     assert silent.outcome == "no_usage"
@@ -183,7 +182,7 @@ def test_a19_missing_usage_is_an_error_and_never_the_length_asked_for() -> None:
     assert counted.tokens == 50  # of 200 asked for
 
 
-def test_a20_an_end_that_came_too_early_fails_the_audit() -> None:
+def test_an_end_that_came_too_early_fails_the_audit() -> None:
     status, why = judged(closed(even(50, 10.0), 2, 4), asked(concurrency=2))
     assert status is Status.INVALID
     assert "200 tokens asked for; the first has 50" in why
@@ -195,7 +194,7 @@ def test_a20_an_end_that_came_too_early_fails_the_audit() -> None:
 # ---- B: load
 
 
-def test_b3_open_loop_percentiles_count_from_the_schedule() -> None:
+def test_open_loop_percentiles_count_from_the_schedule() -> None:
     samples = [
         replace(later(even(10, 10.0), 100.0 * n, n=n), scheduled=10 * n * MS) for n in range(40)
     ]
@@ -206,7 +205,7 @@ def test_b3_open_loop_percentiles_count_from_the_schedule() -> None:
     assert response == pytest.approx(50.0 + 90 * 19.5)
 
 
-def test_b8_the_ramp_is_not_in_the_window() -> None:
+def test_the_ramp_is_not_in_the_window() -> None:
     slow, fast = even(200, 100.0, first_ms=500.0), even(200, 10.0)
     assert slow.end is not None
     rest = [later(s, slow.end / MS, n=s.n + 2, slot=s.slot) for s in closed(fast, 2, 6)]
@@ -217,7 +216,7 @@ def test_b8_the_ramp_is_not_in_the_window() -> None:
     assert numbers.output_tps == pytest.approx(alone.output_tps, rel=0.01)
 
 
-def test_b11_a_client_near_its_ceiling_is_not_taken_for_the_server() -> None:
+def test_a_client_near_its_ceiling_is_not_taken_for_the_server() -> None:
     samples = closed(even(200, 10.0), 2, 5)
     client = {"clock_step_ns": 0, "stopped": "", "cpu_s": 9.9, "wall_s": 10.0,
               "capacity_reads_s": 40000.0}  # fmt: skip
@@ -226,7 +225,7 @@ def test_b11_a_client_near_its_ceiling_is_not_taken_for_the_server() -> None:
     assert "99% of its core" in why
 
 
-def test_b12_waiting_in_the_client_has_its_own_number() -> None:
+def test_waiting_in_the_client_has_its_own_number() -> None:
     samples = [
         replace(later(even(10, 10.0), 0.0, n=n), scheduled=-30_000 * MS, free_at=0)
         for n in range(8)
@@ -241,7 +240,7 @@ def test_b12_waiting_in_the_client_has_its_own_number() -> None:
 # ---- C: the server's state
 
 
-def test_c1_c2_prompts_answered_from_a_cache_void_the_comparison() -> None:
+def test_prompts_answered_from_a_cache_void_the_comparison() -> None:
     warm = even(200, 10.0, cached_tokens=9)
     status, why = judged(closed(warm, 2, 4), asked(concurrency=2))
     assert status is Status.INVALID
@@ -249,7 +248,7 @@ def test_c1_c2_prompts_answered_from_a_cache_void_the_comparison() -> None:
     assert judged(closed(even(200, 10.0), 2, 4), asked(concurrency=2))[0] is Status.VALID
 
 
-def test_c3_slow_first_waves_are_cut_by_rule_until_nothing_changes() -> None:
+def test_slow_first_waves_are_cut_by_rule_until_nothing_changes() -> None:
     slow, fast = even(200, 40.0), even(200, 10.0)
     assert slow.end is not None
     first = closed(slow, 1, 2)
@@ -261,7 +260,7 @@ def test_c3_slow_first_waves_are_cut_by_rule_until_nothing_changes() -> None:
     assert numbers.output_tps == pytest.approx(200 / (fast.end or 1) * 1e9, rel=0.02)
 
 
-def test_c3_what_never_settles_is_void() -> None:
+def test_what_never_settles_is_void() -> None:
     speeds = [10.0, 14.0, 19.0, 26.0, 36.0, 50.0, 70.0, 95.0, 130.0]
     samples, at = [], 0.0
     for n, gap in enumerate(speeds):
@@ -273,13 +272,13 @@ def test_c3_what_never_settles_is_void() -> None:
     assert "never settle" in why
 
 
-def test_c5_other_work_on_the_server_voids_the_run() -> None:
+def test_other_work_on_the_server_voids_the_run() -> None:
     status, why = judged(closed(even(200, 10.0), 2, 4), asked(concurrency=2), idle=False)
     assert status is Status.VOID
     assert "other requests" in why
 
 
-def test_c6_an_answer_of_another_start_never_counts() -> None:
+def test_an_answer_of_another_start_never_counts() -> None:
     other = even(200, 10.0, weight_version="old-1")
     status, why = judged(closed(other, 2, 4), asked(concurrency=2))
     assert status is Status.INVALID
@@ -289,7 +288,7 @@ def test_c6_an_answer_of_another_start_never_counts() -> None:
     assert worst(judge_run(refused, window, None, asked()))[0] is Status.VOID
 
 
-def test_c9_a_server_that_runs_fewer_at_once_is_seen_and_labelled() -> None:
+def test_a_server_that_runs_fewer_at_once_is_seen_and_labelled() -> None:
     one = even(200, 10.0)
     took = (one.end or 0) / MS
     # Eight wait, two run: each answer begins when the one four places before has ended.
@@ -311,7 +310,7 @@ def test_c9_a_server_that_runs_fewer_at_once_is_seen_and_labelled() -> None:
 # ---- D: speculative decoding
 
 
-def test_d1_no_count_of_steps_is_not_measured_and_never_stale() -> None:
+def test_no_count_of_steps_is_not_measured_and_never_stale() -> None:
     samples = closed(even(200, 10.0), 2, 4)  # a server with gauges from an earlier load
     window, numbers = all_of(samples, 2)
     assert commit_of(samples, window) is None
@@ -319,7 +318,7 @@ def test_d1_no_count_of_steps_is_not_measured_and_never_stale() -> None:
     assert any("not measured" in w for w in warned)
 
 
-def test_d2_ranks_are_weighted_by_their_verify_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_weighted_by_their_verify_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     def spec(tokens: int, steps: int, n: int) -> Sample:
         one = even(tokens, 1.0, each=tokens // 4, spec_verify_ct=steps)
         return later(one, 0.0, n=n)
@@ -344,14 +343,14 @@ def test_d2_ranks_are_weighted_by_their_verify_steps(monkeypatch: pytest.MonkeyP
         {"spec_verify_ct": 100, "spec_num_correct_drafts": 100, "spec_accept_length": 3.0},
     ],
 )  # fmt: skip
-def test_d4_counts_that_contradict_each_other_are_not_believed(changes: dict[str, Any]) -> None:
+def test_counts_that_contradict_each_other_are_not_believed(changes: dict[str, Any]) -> None:
     samples = closed(even(200, 10.0, **changes), 2, 4)
     status, why = judged(samples, asked(concurrency=2, speculative=True))
     assert status is Status.INVALID
     assert "counts" in why
 
 
-def test_d4_counts_that_agree_pass() -> None:
+def test_counts_that_agree_pass() -> None:
     good: dict[str, Any] = {
         "spec_verify_ct": 100, "spec_num_correct_drafts": 100, "spec_accept_length": 2.0,
         "spec_correct_drafts_histogram": [40, 30, 20, 10],
@@ -360,7 +359,7 @@ def test_d4_counts_that_agree_pass() -> None:
     assert judged(samples, asked(concurrency=2, speculative=True))[0] is Status.VALID
 
 
-def test_d5_random_tokens_cannot_be_asked_for(tmp_path: Path) -> None:
+def test_random_tokens_cannot_be_asked_for(tmp_path: Path) -> None:
     """Acceptance on random tokens says nothing, so a suite takes texts from a file alone."""
     bad = tmp_path / "random.jsonl"
     bad.write_text('{"id": "r", "input_ids": [5, 9, 1]}\n')
@@ -375,9 +374,7 @@ def test_d5_random_tokens_cannot_be_asked_for(tmp_path: Path) -> None:
         ("d8", "disable-overlap-schedule", "overlap"),
     ],
 )
-def test_d7_d8_graph_and_overlap_keep_cells_from_being_compared(
-    row: str, option: str, part: str
-) -> None:
+def test_graph_and_overlap_keep_cells_from_being_compared(row: str, option: str, part: str) -> None:
     """GPU-only rows: the rule is in the cell's key, so that `compare` refuses the pair."""
     plain, other = profile(), profile(launch={option: True})
     cells = [cell_of(SERVICE, HOST, p, "0" * 64, SUITE, PROMPTS, Point(4)) for p in (plain, other)]
@@ -386,7 +383,7 @@ def test_d7_d8_graph_and_overlap_keep_cells_from_being_compared(
     assert [c.fix[part] for c in cells] == [True, False]
 
 
-def test_d9_replacement_characters_are_counted() -> None:
+def test_replacement_characters_are_counted() -> None:
     text = "\ufffd" * 200
     events = [
         (50 + 10 * i, event({"text": text[: i + 1], "output_ids": list(range(i + 1)), "meta_info": {
@@ -399,7 +396,7 @@ def test_d9_replacement_characters_are_counted() -> None:
     assert "replacement characters" in why
 
 
-def test_d10_speculation_that_helps_nothing_is_said() -> None:
+def test_speculation_that_helps_nothing_is_said() -> None:
     samples = closed(even(200, 10.0, spec_verify_ct=199), 2, 4)
     _, numbers = all_of(samples, 2)
     assert numbers.commit is not None
@@ -410,7 +407,7 @@ def test_d10_speculation_that_helps_nothing_is_said() -> None:
 # ---- F: what counts
 
 
-def test_f1_a_server_killed_in_the_run_leaves_no_number() -> None:
+def test_a_server_killed_in_the_run_leaves_no_number() -> None:
     samples = closed(even(200, 10.0), 2, 4)
     samples[-1] = replace(samples[-1], outcome="truncated", why="closed by the server")
     status, why = judged(samples, asked(concurrency=2))
@@ -425,7 +422,7 @@ def test_f1_a_server_killed_in_the_run_leaves_no_number() -> None:
         stream([(50, native(1)), (60, event({"error": {"message": "boom"}}))]),
     ],
 )
-def test_f2_an_error_is_no_success(reads: list[tuple[float, bytes]]) -> None:
+def test_an_error_is_no_success(reads: list[tuple[float, bytes]]) -> None:
     failed = read(reads)
     assert not failed.ok
     good = closed(even(200, 10.0), 2, 4)
@@ -434,7 +431,7 @@ def test_f2_an_error_is_no_success(reads: list[tuple[float, bytes]]) -> None:
     assert failed.outcome in why
 
 
-def test_f7_another_flag_is_another_cell() -> None:
+def test_another_flag_is_another_cell() -> None:
     old, new = profile(), profile(launch={"chunked-prefill-size": 4096})
     keys = [cell_of(SERVICE, HOST, p, "0" * 64, SUITE, PROMPTS, Point(4)).key for p in (old, new)]
     assert keys[0] != keys[1]

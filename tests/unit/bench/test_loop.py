@@ -101,7 +101,7 @@ def request(mock: Mock) -> bytes:
     return head.encode() + body
 
 
-def test_b10_t7_delivered_concurrency_is_what_was_asked_for() -> None:
+def test_delivered_concurrency_is_what_was_asked_for() -> None:
     with serving(Mock(tokens(30, 0.004))) as mock:
         load = run(mock, 32, concurrency=8)
     assert mock.most == 8
@@ -110,14 +110,14 @@ def test_b10_t7_delivered_concurrency_is_what_was_asked_for() -> None:
     assert numbers.in_flight == pytest.approx(8, rel=0.05)
 
 
-def test_b7_two_hundred_streams_at_once() -> None:
+def test_two_hundred_streams_at_once() -> None:
     with serving(Mock(tokens(3, 0.3, first_s=1.5))) as mock:
         load = run(mock, 200, concurrency=200)
     assert mock.most == 200
     assert all(s.ok for s in load.samples)
 
 
-def test_b6_warm_connections_are_open_before_the_clock_runs() -> None:
+def test_warm_connections_are_open_before_the_clock_runs() -> None:
     with serving(Mock(tokens(2), accept_delay_s=0.02)) as mock:
         warm = run(mock, 16, concurrency=8)
     with serving(Mock(tokens(2), accept_delay_s=0.02)) as mock:
@@ -128,7 +128,7 @@ def test_b6_warm_connections_are_open_before_the_clock_runs() -> None:
     assert sorted(first)[len(first) // 2] < 20 * MS  # no accept in it
 
 
-def test_b1_large_events_do_not_hold_the_server_back() -> None:
+def test_large_events_do_not_hold_the_server_back() -> None:
     text = "y" * 100_000
 
     def big(_n: int, _body: dict[str, Any]) -> Iterator[tuple[float, bytes]]:
@@ -149,17 +149,17 @@ def test_b1_large_events_do_not_hold_the_server_back() -> None:
     assert load.end / 1e9 < 32 * max(alone, 0.02) * 4  # the mock's one interpreter is the limit
 
 
-def test_b4_t6_an_open_loop_keeps_to_its_schedule() -> None:
+def test_an_open_loop_keeps_to_its_schedule() -> None:
     rate, count = 100.0, 200
     with serving(Mock(tokens(2, 0.001))) as mock:
         load = run(mock, count, concurrency=None, at_ns=constant_schedule(rate, count),
                    max_connections=64)  # fmt: skip
     sent = [s.sent for s in load.samples if s.sent is not None]
     assert len(sent) == count
-    achieved = (count - 1) / ((max(sent) - min(sent)) / 1e9)
-    assert achieved == pytest.approx(rate, rel=0.02)  # other work on this machine moves single ones
-    lateness = sorted(s.sent - s.scheduled for s in load.samples if s.sent is not None)
-    assert lateness[0] >= 0
+    late = [s.sent - s.scheduled for s in load.samples if s.sent is not None]
+    assert min(late) >= 0
+    # Other work on this machine delays single ones; sleeps that add up would delay all the last.
+    assert min(late[-20:]) < 1e9 / rate
     window = open_window(load.samples, 0.2)
     assert window.steady
     # A run that did not keep to it is void.
@@ -177,7 +177,7 @@ def test_b4_t6_an_open_loop_keeps_to_its_schedule() -> None:
     assert any(f.rule == "rate" for f in found)
 
 
-def test_b3_a_server_over_capacity_shows_in_the_response_times() -> None:
+def test_a_server_over_capacity_shows_in_the_response_times() -> None:
     gate = threading.Lock()
 
     def serial(n: int, body: dict[str, Any]) -> Iterator[tuple[float, bytes]]:
@@ -225,7 +225,7 @@ def test_what_takes_too_long_is_ended(
     assert time.monotonic() - began < 20
 
 
-def test_f1_a_server_that_is_gone_ends_the_run_early() -> None:
+def test_a_server_that_is_gone_ends_the_run_early() -> None:
     mock = Mock(tokens(1))
     with serving(mock):
         pass
@@ -235,13 +235,13 @@ def test_f1_a_server_that_is_gone_ends_the_run_early() -> None:
     assert "takes no connection" in load.client["stopped"]
 
 
-def test_f2_a_busy_answer_is_counted_as_a_failure() -> None:
+def test_a_busy_answer_is_counted_as_a_failure() -> None:
     with serving(Mock(tokens(1), status=503)) as mock:
         load = run(mock, 4)
     assert {s.outcome for s in load.samples} == {"http_503"}
 
 
-def test_c6_nothing_is_sent_to_another_server() -> None:
+def test_nothing_is_sent_to_another_server() -> None:
     with serving(Mock(tokens(1), version="old-1")) as mock:
         where = Where(host="127.0.0.1", port=mock.port, model="m", weight_version="new-2")
         load = run(mock, 4, where=where)
@@ -255,14 +255,14 @@ def test_c6_nothing_is_sent_to_another_server() -> None:
     assert worst(judge_run(load, window, None, wish))[0] is Status.VOID
 
 
-def test_c5_a_busy_server_is_waited_for_and_then_said_to_be_busy() -> None:
+def test_a_busy_server_is_waited_for_and_then_said_to_be_busy() -> None:
     metrics = "sglang:num_running_reqs 20\nsglang:num_queue_reqs 0\n"
     with serving(Mock(tokens(1), metrics=metrics)) as mock:
         load = run(mock, 4, idle_budget_s=0.5)
     assert load.idle is False
 
 
-def test_t8_memory_is_bounded_by_the_limit() -> None:
+def test_memory_is_bounded_by_the_limit() -> None:
     payloads_seen: list[int] = []
     with serving(Mock(tokens(50))) as mock:
         loop = Loop(

@@ -61,10 +61,10 @@ def test_the_start_on_record_is_proven(ledger: Ledger) -> None:
         ({"model_info": None}, "None"),
     ],
 )
-def test_c6_c8_a_strangers_server_is_named_and_left_alone(
+def test_a_strangers_server_is_named_and_left_alone(
     ledger: Ledger, changes: dict[str, object], says: str
 ) -> None:
-    """C8: no process is ended: the owner of the port is named. C6: an old start is no start."""
+    """No process is ended: the owner of the port is named. An old start is no start."""
     target = Seen(replace(SEEN, **changes))  # type: ignore[arg-type]
     with pytest.raises(RefusedError) as e:
         prove(cast("Target", target), ledger)

@@ -113,6 +113,19 @@ def test_a_gate_that_does_not_hold_is_named(change: dict[str, Any], word: str) -
     assert cell.tone is not Tone.GOOD
 
 
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"ddops_simulated": True}, "up sim"),
+        ({"device": "cpu"}, "up cpu"),
+        ({"device": "cuda"}, "up"),
+    ],
+)
+def test_a_stand_in_is_never_taken_for_a_gpu(values: dict[str, Any], word: str) -> None:
+    seen = service(server_info={"status": 200, "s": 0.1, "values": values})
+    assert show.unit(row(fleet((0, Kind.LOOK, look(seen))))).text == word
+
+
 def test_speed_is_counted_between_two_looks_of_one_start() -> None:
     def at(t: float, decoded: float, **more: Any) -> dict[str, Any]:
         values = samples(at=NOW + t, num_running_reqs=2.0, num_queue_reqs=1.0,
@@ -162,6 +175,7 @@ def test_the_ledger_tells_only_of_what_runs_now_and_still_counts() -> None:
         return show.tokens(row(made)).text
 
     assert said(a_run()) == "150r 2d"
+    assert said(a_run(device_class="sim")) == "150r 2d sim"
     assert said(a_run(counts=False)) == "-"
     assert said(a_run(release="cd" * 32)) == "-"
     assert said(a_run(host="box2")) == "-"
@@ -205,7 +219,7 @@ def test_drift_has_an_age_of_its_own() -> None:
 
     made = fleet((0, Kind.LOOK, look()), (1, Kind.DRIFT, rows("drift")))
     assert (show.drift(row(made, 6)).text, show.drift(row(made, 6)).tone) == ("drift 5s", Tone.BAD)
-    assert "drift: drift" in [e.text for e in made.events]
+    assert "drifted: argv" in [e.text for e in made.events]
     made = fleet((0, Kind.LOOK, look()), (1, Kind.DRIFT, rows("same")))
     assert show.drift(row(made, 6)).text == "same 5s"
     assert not made.events

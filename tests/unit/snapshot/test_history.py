@@ -152,6 +152,7 @@ def test_commits_that_no_remote_holds_become_patches(tree: Tree) -> None:
     git("init", "-q", cwd=tree.root)
     upstream = commit(tree, "upstream")
     git("update-ref", "refs/remotes/origin/main", upstream, cwd=tree.root)
+    git("config", "diff.noprefix", "true", cwd=tree.root)
     for number in range(3):
         tree.write("sglang/srt/server.py", b"print(%d)\n" % number)
         commit(tree, f"Mine {number}")
