@@ -47,7 +47,7 @@ def main(argv):
     verbs = {"init": init, "status": status, "apply": apply, "reverse": apply, "export": export,
              "rebase": rebase, "code": code}  # fmt: skip
     try:
-        if spec["verb"] != "init" and not os.path.isdir(spec["tree"]):
+        if spec["verb"] not in ("init", "code") and not os.path.isdir(spec["tree"]):
             raise Refused("unmanaged", why="no folder %s" % spec["tree"])
         with locked(spec["tree"]):
             answer = verbs[spec["verb"]](spec)
@@ -350,7 +350,7 @@ def code(spec):
 
 def put_back(repo):
     """Files as they are recorded; what a hand had changed becomes a commit under refs/ddops."""
-    trial = Trial(repo, "", "HEAD")
+    trial = Trial(repo, "", "HEAD", keep=True)
     try:
         repo.out("add", "-A", "--", "sglang", env=trial.env)
         if trial.tree() == repo.text("rev-parse", "HEAD^{tree}"):
