@@ -90,7 +90,7 @@ def assert_it_comes_back(lab: Project, host: HostView) -> None:
     same = ("pin", "head", "tree", "applied", "pure", "commits", "dirty")
     assert {k: after[k] for k in same} == {k: before[k] for k in same}
     assert after["dirty"] == ["sglang/_sim_args.py"]
-    assert after["running"]["tiny"]["equal"] is True
+    assert after["running"]["tiny"]["differs"] == ["_sim_args.py"], "the edit by hand runs"
     shown = lab.ok("snapshot", "show", taken[0]["id"]).out
     assert "commits/0001-Log-say-it.patch" in shown
     assert "repository/objects.pack" in shown
