@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddops.bench.prompts import read_prompts
-from ddops.bench.runner import Measured
+from ddops.bench.runner import Measured, settled
 from ddops.deploy import Stop
 from ddops.errors import DdopsError, Interrupted, RefusedError
 from ddops.inventory.suites import arms_of, find_suite
@@ -29,7 +29,7 @@ def do_bench(action: Bench, ctx: Context, stop: Stop) -> Evidence:
         target, action.suite, ctx.inventory, ctx.root, levels=action.levels, repeats=action.repeats
     )
     with ctx.ledger() as book:
-        done = list(work.measure(book, ctx.report, ctx.clock, lambda: stop.asked))
+        done = settled(book, list(work.measure(book, ctx.report, ctx.clock, lambda: stop.asked)))
     return _told(done, stop, host.name)
 
 
@@ -45,7 +45,7 @@ def do_sweep(action: SweepStep, ctx: Context, stop: Stop) -> Evidence:
         tools = Tools(deploy, book, ctx.clock, stop, ctx.report)
         work = Sweep(target, suite, prompts, arms, tools)
         plan = work.plan()
-        done = list(work.run(plan))
+        done = settled(book, list(work.run(plan)))
         if not stop.asked:
             work.back()
     if not plan:
