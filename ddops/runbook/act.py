@@ -32,7 +32,7 @@ from ddops.model import digest, short
 from ddops.probe import Facts, collect
 from ddops.probe.note import note_facts
 from ddops.provision.apply import do_plan, plan_host
-from ddops.runbook.act_more import do_bench, do_recommend, do_retract, do_sweep
+from ddops.runbook.act_more import do_bench, do_recommend, do_report, do_retract, do_sweep
 from ddops.runbook.context import Context
 from ddops.runbook.steps import (
     Action,
@@ -44,6 +44,7 @@ from ddops.runbook.steps import (
     Prompt,
     ProvisionStep,
     Recommend,
+    Report,
     Retract,
     Rollback,
     Shell,
@@ -129,6 +130,8 @@ def act(action: Action, doing: Doing) -> Evidence:
             return do_sweep(action, doing.context, doing.stop)
         case Recommend():
             return do_recommend(action, doing.context)
+        case Report():
+            return do_report(action, doing.context)
         case Retract():
             return do_retract(action, doing.context, doing.by)
         case WaitUntil():

@@ -11,8 +11,10 @@ from ddops.errors import DdopsError, Interrupted, RefusedError
 from ddops.inventory.suites import arms_of, find_suite
 from ddops.ledger import Scope
 from ddops.recommend import recommend
+from ddops.report import collect
+from ddops.report.write import as_text, refuse_nothing, write_report
 from ddops.runbook.context import Context
-from ddops.runbook.steps import Bench, Recommend, Retract, SweepStep
+from ddops.runbook.steps import Bench, Recommend, Report, Retract, SweepStep
 from ddops.sweep import Sweep, Tools
 from ddops.sweep.deployed import deployed, target_of
 
@@ -77,6 +79,22 @@ def do_recommend(action: Recommend, ctx: Context) -> Evidence:
     )
     runs = [i for a in answer.advice for i in a.run_ids]
     return {"words": words, "choices": choices, "runs": runs}
+
+
+def do_report(action: Report, ctx: Context) -> Evidence:
+    """What `ddops report --out` does, with the file inside the project."""
+    out = ctx.root / action.out
+    if not out.parent.resolve().is_relative_to(ctx.root.resolve()):
+        raise RefusedError(
+            f"{action.out} is outside the project", next="name a file below the project's folder"
+        )
+    with ctx.ledger() as book:
+        found = collect(book, action.service)
+        refuse_nothing(found)
+        text = as_text(found, html=out.suffix == ".html", redactor=ctx.redactor, lookup=ctx.lookup)
+        done = write_report(book, found, out, text)
+    kept = f", on record as conclusion {done.finding}" if done.finding else ", no run counts"
+    return {"words": f"wrote {action.out}{kept}", "sha256": done.sha256, "finding": done.finding}
 
 
 def do_retract(action: Retract, ctx: Context, by: str) -> Evidence:

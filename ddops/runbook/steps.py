@@ -102,6 +102,16 @@ class Recommend(Struct, frozen=True, kw_only=True):
     service: Text
 
 
+class Report(Struct, frozen=True, kw_only=True):
+    """The findings, written to a file of the project and put on record as a conclusion.
+
+    `out` ends in .md or .html, in a folder that is there; an older report is written over.
+    """
+
+    out: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.][A-Za-z0-9_./-]*\.(md|html)$")]
+    service: Text | None = None
+
+
 class Retract(Struct, frozen=True, kw_only=True):
     """Withdraw numbers and every conclusion from them; once, however often it is run."""
 
@@ -137,14 +147,14 @@ class Shell(Struct, frozen=True, kw_only=True):
 
 Action = (
     Trust | Probe | Check | ProvisionStep | Tree | SnapshotStep | Drill | Deploy | Rollback | Bench
-    | SweepStep | Recommend | Retract | WaitUntil | Prompt | Shell
+    | SweepStep | Recommend | Report | Retract | WaitUntil | Prompt | Shell
 )  # fmt: skip
 #: By the word behind `step`.
 STEPS: Mapping[str, type[Action]] = {
     "trust": Trust, "probe": Probe, "check": Check, "provision": ProvisionStep, "tree": Tree,
     "snapshot": SnapshotStep, "drill": Drill, "deploy": Deploy, "rollback": Rollback,
-    "bench": Bench, "sweep": SweepStep, "recommend": Recommend, "retract": Retract,
-    "wait": WaitUntil, "prompt": Prompt, "shell": Shell,
+    "bench": Bench, "sweep": SweepStep, "recommend": Recommend, "report": Report,
+    "retract": Retract, "wait": WaitUntil, "prompt": Prompt, "shell": Shell,
 }  # fmt: skip
 #: Steps that may stand behind `on_failure`: each can be done where something else went wrong.
 REMEDIES = ("rollback", "deploy", "snapshot", "retract", "shell")

@@ -139,13 +139,16 @@ def test_ddtree_sweep(lab: Project, hosts: list[HostView]) -> None:
     done = lab.spawn("runbook", "run", "ddtree-sweep", "--host", "lab2",
                      "--set", "service=tiny").end(400)  # fmt: skip
     assert done.rc == 0, done
-    assert completed(lab) == ["check", "deploy", "sweep", "recommend"]
+    assert completed(lab) == ["check", "deploy", "sweep", "recommend", "report"]
     assert "tiny-" in tasks(lab, runs(lab)[0].id)["recommend"].evidence
+    assert "tiny-ar" in (lab.root / "findings.md").read_text()
     with lab.ledger() as book:
+        [kept] = book.query("SELECT stands FROM conclusion WHERE kind = 'report'")
         rows = book.query(
             "SELECT DISTINCT c.label FROM valid_run r JOIN cell c ON c.key = r.cell"
             " WHERE c.suite = 'sweep'"
         )
+    assert kept["stands"] == 1
     labels = " ".join(str(r["label"]) for r in rows)
     assert "tiny-ar" in labels
     assert "tiny-ddtree" in labels

@@ -5,6 +5,7 @@ To see them fail: let `together` take UNKNOWN for HOLDS, or note `done` before `
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +30,7 @@ from ddops.model import Result
 from ddops.runbook.hold import holder, holding
 from ddops.runbook.run import task_line
 from ddops.runbook.timed import Overdue, in_time
+from tests.ledgers import make_ledger
 from tests.unit.runbook.support import Bench, shell
 
 THERE = 'require = [{ file = "flag.txt" }]'
@@ -298,3 +300,30 @@ def test_a_text_with_a_secret_in_it_is_not_taken(bench: Bench) -> None:
 def test_lines_of_progress_fit_80_columns() -> None:
     line = task_line("Deploy the service of " + "x" * 200, "high", "in_progress", "y" * 200)
     assert max(map(len, line.splitlines())) <= 80
+
+
+REPORT = '[[steps]]\nid = "tell"\ncontent = "tell"\ndo = { step = "report", out = "OUT" }\n'
+
+
+def test_a_report_is_written_whole_and_put_on_record(bench: Bench) -> None:
+    make_ledger(bench.root / ".ddops" / "ledger.db", runs=12, samples=120)
+    bench.begin(bench.bound(REPORT.replace("OUT", "found.md"))).go()
+    [done] = [e for e in bench.journal() if e.state == "done"]
+    text = (bench.root / "found.md").read_bytes()
+    with bench.ledger() as book:
+        [row] = book.query("SELECT id, evidence FROM finding WHERE kind = 'report'")
+    assert hashlib.sha256(text).hexdigest() in str(row["evidence"])
+    assert str(row["id"]) in str(done.evidence)
+
+
+def test_a_report_stays_in_the_project(bench: Bench) -> None:
+    make_ledger(bench.root / ".ddops" / "ledger.db", runs=12, samples=120)
+    with pytest.raises(RefusedError, match="outside the project"):
+        bench.begin(bench.bound(REPORT.replace("OUT", "a/../../out.md"))).go()
+    assert not (bench.root.parent / "out.md").exists()
+
+
+def test_a_report_of_nothing_is_refused(bench: Bench) -> None:
+    with pytest.raises(RefusedError, match="no run is there"):
+        bench.begin(bench.bound(REPORT.replace("OUT", "found.md"))).go()
+    assert not (bench.root / "found.md").exists()
