@@ -33,8 +33,6 @@ FROM run r LEFT JOIN cell c ON c.ledger = r.ledger AND c.key = r.cell
 LEFT JOIN launch l ON l.ledger = r.ledger AND l.nonce = r.launch
 LEFT JOIN host h ON h.ledger = r.ledger AND h.id = coalesce(r.host, l.host)
 ORDER BY r.started DESC, r.seq DESC LIMIT ?"""
-_HAS_TASKS = """SELECT count(*) AS n FROM sqlite_schema
-WHERE type IN ('table', 'view') AND name = 'task'"""
 _TASKS = """SELECT id, coalesce(runbook_run, '') AS run, content, priority, status,
   coalesce(owner, '') AS owner, coalesce(evidence, '') AS evidence,
   coalesce(updated_at, created_at, '') AS at FROM task ORDER BY id DESC LIMIT 500"""
@@ -84,16 +82,13 @@ class Reader:
 
     def _all(self, book: Ledger, hosts: list[str], nonces: list[str]) -> dict[str, Any]:
         drills = book.drills(limit=200)
-        out: dict[str, Any] = {
+        return {
             "hosts": {h: asdict(self._host(book, h, drills)) for h in hosts},
             "gates": {n: [asdict(_gate(g)) for g in book.gates(n)] for n in nonces},
             "runs": [asdict(_run(r)) for r in book.query(_RUNS, (MOST_RUNS,))],
-            "tasks": None,
+            "tasks": [asdict(_task(r)) for r in book.query(_TASKS)],
             "deployments": [_deployment(book, d) for d in book.deployments(limit=MOST_DEPLOYMENTS)],
         }
-        if book.query(_HAS_TASKS)[0]["n"]:
-            out["tasks"] = [asdict(_task(r)) for r in book.query(_TASKS)]
-        return out
 
     def _host(self, book: Ledger, host: str, drills: Sequence[Any]) -> HostBooks:
         if book.host(host) is None:

@@ -6,7 +6,6 @@ To see it fail: take a run's stored status for its worth in `_RUNS`.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,7 +59,7 @@ def test_runs_gates_and_deployments(ledger: Path) -> None:
     assert {r.host for r in found.runs} == {"simhost"}, "of its server start where it names none"
     assert [g.name for g in found.gates[nonce]] == ["exactness"]
     assert all(h == "simhost" and "no transition" in w for _, h, w in found.deployments)
-    assert found.tasks is None
+    assert found.tasks == ()
 
 
 def test_a_retraction_takes_the_numbers_away(ledger: Path) -> None:
@@ -124,27 +123,18 @@ def test_facts_are_judged_once(ledger: Path) -> None:
 
 
 def test_tasks_are_those_of_the_runbooks(ledger: Path) -> None:
-    """The columns that a migration of the ledger gives the view `task`."""
-    with sqlite3.connect(ledger) as raw:
-        raw.execute(
-            "CREATE VIEW task AS SELECT 7 AS id, 'sweep-1' AS runbook_run, 'look at it' AS content,"
-            " 'high' AS priority, 'blocked' AS status, NULL AS owner, 'op-1' AS evidence,"
-            " '2026-01-05T08:00:00+00:00' AS created_at, NULL AS updated_at"
-        )
-    raw.close()
+    with Ledger.open(ledger, redactor=Redactor()) as book:
+        number = book.add_task("look at it", priority="high", owner="ann")
+        book.set_task(number, "blocked", evidence="op-1", owner="ann")
     found = read(ledger)
     assert found.tasks is not None
     (task,) = found.tasks
-    assert (task.id, task.run, task.owner, task.at) == (
-        7,
-        "sweep-1",
-        "",
-        "2026-01-05T08:00:00+00:00",
-    )
+    assert (task.id, task.run, task.owner, task.evidence) == (number, "", "ann", "op-1")
+    assert datetime.fromisoformat(task.at)
     made = fleet((0, Kind.BOOKS, {}))
     made.books = found
     ((_, cells),) = tasks(made, NOW, 100, UNICODE).rows
-    assert [c.text for c in cells][:4] == ["blocked", "high", "-", "sweep-1"]
+    assert [c.text for c in cells][:4] == ["blocked", "high", "ann", "-"]
 
 
 @pytest.mark.parametrize("data", [None, b"", b"short", b"no database at all " * 100])
