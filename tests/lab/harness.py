@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from ddops.command import Redactor
 from ddops.lab import LabPaths, LabState
@@ -55,6 +56,8 @@ class Project:
     root: Path
     settings: str = SETTINGS
     more_env: dict[str, str] = field(default_factory=dict)
+    #: Whether its lab has a place that snapshots are copied to.
+    keeps: ClassVar[bool] = True
 
     def make(self) -> Project:
         for folder in ("account", "tmp", "lab/models/tiny-qwen3", "lab/models/tiny-qwen3-dflash"):

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from ddops.lab.boot import ask
 from ddops.lab.cgroups import cgroup_roots, group_name
@@ -51,7 +52,9 @@ def make_wheel(folder: Path) -> None:
 
 @dataclass
 class BootedProject(Project):
-    """`Project`, with hosts that boot."""
+    """`Project`, with hosts that boot, and no place for snapshots."""
+
+    keeps: ClassVar[bool] = False
 
     def up(self, *more: str) -> None:
         """The first one on a machine builds the root filesystem too."""
