@@ -2,7 +2,7 @@
 
 What follows a step reads a chain: the scheduler the first tokens of a request's rows, later steps
 the keys and values in its first slots, the drafter the hidden states. SGLang's own compaction does
-the same in many launches more, each of which costs the host as long as a small model's layer.
+the same in many launches more.
 """
 
 from __future__ import annotations

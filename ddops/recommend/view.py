@@ -188,11 +188,12 @@ def crossover_words(c: Crossover) -> str:
 
 def unlike_words(u: Unlike) -> str:
     """One sentence that keeps two numbers apart."""
+    shown = [c.removeprefix("fix.") for c in u.columns[:3]]  # the JSON has the columns' own names
     more = f" and {len(u.columns) - 3} more" if len(u.columns) > 3 else ""
     return (
         f"at {u.level}, {number(u.a.estimate.value)} ({u.a.config.name}) and "
         f"{number(u.b.estimate.value)} ({u.b.config.name}) are not comparable: "
-        f"{'; '.join(u.columns[:3])}{more}"
+        f"{'; '.join(shown)}{more}"
     )
 
 

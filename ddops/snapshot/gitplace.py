@@ -150,45 +150,25 @@ class GitPlace:
             raise self._error("old snapshots could not be removed: retention failed", done)
 
     def _error(self, what: str, done: Result) -> DdopsError:
-        said = "\n".join(done.err.strip().splitlines()[-4:])
-        if any(w in done.err for w in _FULL):
-            return CommandFailed(
-                f"{self.name}: {what}: the disk is full",
-                rc=done.rc,
-                why=said,
-                next=f"free space on {self.transport.host} and run again",
-            )
-        if done.rc == 4:
-            return CommandFailed(
-                f"{self.name}: {what}: git is not installed there",
-                rc=done.rc,
-                why=said,
-                next=f"install git on {self.transport.host}",
-            )
-        if done.rc == 5:
-            return CommandFailed(
-                f"{self.name}: {what}: the folder is something else",
-                rc=done.rc,
-                why=said,
-                next="name an empty folder, or one that is not there",
-            )
-        if done.rc in range(12, 16) or done.rc in range(20, 24) or is_damage(done.err):
-            return CommandFailed(
-                f"{self.name}: {what}: damaged or missing objects",
-                rc=done.rc,
-                why=said,
-                next="ddops snapshot verify",
-            )
-        if "early EOF" in done.err or "unexpected disconnect" in done.err:
-            return CommandFailed(
-                f"{self.name}: {what}: the pack did not arrive whole",
-                rc=done.rc,
-                why=said,
-                next="run it again: nothing half done counts",
-            )
+        kind, then = self._kind(done)
         return CommandFailed(
-            f"{self.name}: {what}",
+            f"{self.name}: {what}{kind and ': '}{kind}",
             rc=done.rc,
-            why=said,
-            next=f"ssh to {self.transport.host} and look at {self.path}",
+            why="\n".join(done.err.strip().splitlines()[-4:]),
+            next=then,
         )
+
+    def _kind(self, done: Result) -> tuple[str, str]:
+        """What kind of failure it was, empty where it is none that is known; and what to do."""
+        host = self.transport.host
+        if any(w in done.err for w in _FULL):
+            return "the disk is full", f"free space on {host} and run again"
+        if done.rc == 4:
+            return "git is not installed there", f"install git on {host}"
+        if done.rc == 5:
+            return "the folder is something else", "name an empty folder, or one that is not there"
+        if done.rc in range(12, 16) or done.rc in range(20, 24) or is_damage(done.err):
+            return "damaged or missing objects", "ddops snapshot verify"
+        if "early EOF" in done.err or "unexpected disconnect" in done.err:
+            return "the pack did not arrive whole", "run it again: nothing half done counts"
+        return "", f"ssh to {host} and look at {self.path}"

@@ -71,7 +71,8 @@ def test_the_report_tells_it_too(case: tuple[Run, dict[str, list[str]]]) -> None
     assert text.startswith("# Findings: k26-pcie\n\n**All numbers here are reported")
     for word in (
         "DDTREE budget 8 topk 4, 150.2 (reported)", "autoregressive EP4, 1449 (reported)",
-        "150.2 (DDTREE budget 8 topk 4) and 113.8 (DDTREE, budget not told) are not comparable",
+        "150.2 (DDTREE budget 8 topk 4) and 113.8 (DDTREE, budget not told) are not comparable:"
+        " told in: one user at a time against concurrency sweep",
         "~~trees hurt: DDTREE about 50 tok/s against 98 autoregressive~~ | fell",
         "corrupt attention mask", "1 conclusion no longer stands", "EP4", "4 to 5",
     ):  # fmt: skip
