@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sglang_ddtree import commit_kernels
+from sglang_ddtree import commit_kernels, hooks
 from sglang_ddtree.commit import Accepted, accepted_in_torch, move
 from sglang_ddtree.metrics import accepted_nodes
 
@@ -78,3 +78,18 @@ def test_a_chain_reader_finds_the_path_in_the_first_slots() -> None:
 def test_a_step_names_the_nodes_of_each_path_as_the_search_took_them() -> None:
     index = torch.tensor([[0, 1, 3, -1], [8, -1, -1, -1], [16, 18, 19, 23]])
     assert accepted_nodes(index, 8) == [[1, 3], [], [2, 3, 7]]
+
+
+class Worker:
+    """Stands for a target worker of SGLang's."""
+
+
+def test_states_are_committed_but_where_a_model_has_none() -> None:
+    seen: list[tuple[object, ...]] = []
+    hybrid, plain = Worker(), Worker()
+    hooks.stateless(plain)
+    for worker in (hybrid, plain, hybrid):
+        hooks.commit_states(lambda *given: seen.append(given), worker, "batch", "lens")
+    assert seen == [(hybrid, "batch", "lens")] * 2
+    target = "sglang.srt.speculative.eagle_worker_common.commit_mamba_states_after_verify"
+    assert dict(hooks.HOOKS)[target] is hooks.commit_states
