@@ -17,6 +17,7 @@ OriginKind = Literal["project", "lab", "shipped"]
 HostClass = Literal["pcie", "nvlink", "cpu"]
 EngineEnv = Literal["sglang", "sglang-cpu", "sim"]
 SupervisorKind = Literal["systemd", "process"]
+OrchestratorKind = Literal["systemd", "process", "slurm", "kubernetes"]
 Algorithm = Literal["none", "DFLASH", "DDTREE", "EAGLE3", "NGRAM"]
 EvidenceStatus = Literal["measured", "reported", "untested"]
 
@@ -95,6 +96,7 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
     draft_path: Text | None = None
     draft_source: Text | None = None
     profile: Text
+    engine: OrchestratorKind | None = None
     hosts: Annotated[tuple[Text, ...], Meta(min_length=1)]
     port: Port = 30000
     listen: Text = "127.0.0.1"
