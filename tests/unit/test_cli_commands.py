@@ -127,6 +127,8 @@ def test_one_schema_by_any_of_its_names(run: Run, word: str) -> None:
 
 def test_all_schemas(run: Run) -> None:
     assert "ddops.toml" in run("config", "schema").document
+    steps = run("config", "schema", "runbooks").document["$defs"]["StepTable"]
+    assert {"do", "skip_if", "verify"} <= set(steps["properties"])
     wrong = run("config", "schema", "inventory")
     assert wrong.code == 2
     assert "one of: " in wrong.err
