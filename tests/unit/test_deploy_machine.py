@@ -93,6 +93,15 @@ class Service:
         self._do("stage")
         return {"fresh": True}
 
+    def ran_by(self) -> None:
+        return None
+
+    def run_by(self, _kind: str | None) -> Service:
+        return self
+
+    def proven(self, _seen: Observation) -> None:
+        """Nothing to keep: it is no job."""
+
     def stop(self) -> ServiceState:
         self._do("stop")
         if self.left:
