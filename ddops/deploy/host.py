@@ -34,7 +34,7 @@ for l in current committed; do readlink "$1/$l" || echo; done
 """
 _LIST = 'cd "$1" 2>/dev/null && ls -1 || :'
 _JOURNAL = 'tail -c 1000000 -- "$1" 2>/dev/null || :'
-_UNLINK = 'rm -f -- "$1"'
+_UNLINK = 'rm -f -- "$@"'
 _PRUNE = """
 cd "$1" || exit 0
 keep=$2; shift 2
@@ -205,7 +205,8 @@ class ServiceOnHost:
     def start(self, op_id: str) -> ServiceState:
         """Start `current`; the guard's record of this start will carry `op_id`."""
         write_file(self.transport, self.where.op_id, op_id.encode(), 0o600)
-        self._run("old launch record stays", sh(_UNLINK, self.where.launch_record))
+        old = (self.where.launch_record, self.where.kind)
+        self._run("old launch record stays", sh(_UNLINK, *old))
         if self.service.engine is not None:
             write_file(self.transport, self.where.kind, self.kind.encode(), 0o600)
         return self.orchestrator.submit(self.service.name)

@@ -84,7 +84,7 @@ class SlurmJob(OnHost):
     def observe(self, service: str, port: int, *, http: bool = True) -> Observation:
         limits = (str(HTTP_TIMEOUT_S if http else 0), str(LOG_BYTES))
         done = self._run("observe", service, str(port), *limits, deadline_s=OBSERVE_DEADLINE_S)
-        self._judge("observe", service, json.loads(done.out))
+        self._judge("observe", service, self._read(done))
         return parse_observation(done.out)
 
     def inside(self, service: str) -> Transport:
@@ -130,8 +130,21 @@ class SlurmJob(OnHost):
             )
         return done
 
+    def _read(self, done: Result) -> dict[str, object]:
+        try:
+            answer = json.loads(done.out)
+            if not isinstance(answer, dict):
+                raise ValueError("no JSON object")  # noqa: TRY004 - told like any other
+        except ValueError as error:
+            host = self._transport.host
+            raise CommandFailed(
+                f"{host}: jobctl.py answered nothing readable", rc=0, why=str(error),
+                next=f"ddops provision {host}",
+            ) from error  # fmt: skip
+        return answer
+
     def _call(self, *words: str, deadline_s: float = 60.0) -> dict[str, object]:
-        answer: dict[str, object] = json.loads(self._run(*words, deadline_s=deadline_s).out)
+        answer = self._read(self._run(*words, deadline_s=deadline_s))
         if answer.get("schema") != SCHEMA:
             host = self._transport.host
             raise CommandFailed(
