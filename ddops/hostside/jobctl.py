@@ -130,6 +130,7 @@ class Jobs:
                 break
             time.sleep(POLL_S)
         if job["state"] == "RUNNING":
+            write_text(os.path.join(self.dir, "run", "cancelled"), str(number))
             call("scancel", "--signal=TERM", str(number))
             if self.over(number, self.grace() + ENDED_S):
                 return
@@ -313,6 +314,13 @@ def call(*argv, limit=30.0):
 def said(done):
     text = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
     return text[-600:] or "exit %d" % done.returncode
+
+
+def write_text(path, text):
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(path + ".new", "w", encoding="utf-8") as f:
+        f.write(text)
+    os.replace(path + ".new", path)
 
 
 def read_json(path):

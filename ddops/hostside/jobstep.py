@@ -3,6 +3,7 @@
 
     jobstep.py condition SERVICE_DIR        once, before the step: may `current` start?
     jobstep.py run SERVICE_DIR DIST_PORT    one task a node: the engine's rank of it
+    jobstep.py again SERVICE_DIR            once, behind a step that failed: is a requeue in order?
 
 SERVICE_DIR lies on a disk that all nodes share. Rank 0 keeps its record there, every other rank
 below `nodes/RANK/`. The first submission of a job starts what its deploy chose. A requeue has no
@@ -23,6 +24,8 @@ import time
 #: What a driver and a display keep for themselves, in MiB.
 MOST_MIB = 1024
 NOT_FREE = 75
+#: As the systemd unit has it: a crash loop helps nobody.
+MOST_RESTARTS = 3
 ROTATE_S = 5
 
 
@@ -31,6 +34,8 @@ def main(argv):
     verb, service_dir = argv[1], os.path.abspath(argv[2])
     if verb == "condition":
         return condition(service_dir)
+    if verb == "again":
+        return again(service_dir)
     return run(service_dir, argv[3])
 
 
@@ -53,6 +58,22 @@ def condition(service_dir):
         temp = os.path.join(service_dir, ".current.%d" % os.getpid())
         os.symlink(committed, temp)
         os.replace(temp, os.path.join(service_dir, "current"))
+    return 0
+
+
+def again(service_dir):
+    """0 where a crash of what passed its gates is worth another start; a crash loop is not."""
+    link = importlib.import_module("notify").link
+    current = link(service_dir, "current")
+    told = read_text(os.path.join(service_dir, "run", "cancelled"))
+    if told == os.environ["SLURM_JOB_ID"]:
+        return 1
+    if current is None or current != link(service_dir, "committed"):
+        return 1
+    if restarts() >= MOST_RESTARTS:
+        say("started %d times by now: it stays down" % (restarts() + 1))
+        return 1
+    say("the engine ended by itself: the job is requeued")
     return 0
 
 
@@ -135,6 +156,14 @@ def keep_small(service_dir):
     while True:
         time.sleep(ROTATE_S)
         rotate(os.path.join(service_dir, "log", "engine.log"))
+
+
+def read_text(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
 
 
 def say(text):

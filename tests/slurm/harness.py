@@ -116,6 +116,11 @@ class Submitting(HostView):
         done = self.project.ssh("slurm", f"{line} {_shell(_GET)} {self.port} {path} {_shell(key)}")
         return json.loads(done.stdout) if done.returncode == 0 else None
 
+    def started_after(self, old: str | None) -> bool:
+        """Whether a start of another release is on record."""
+        launch = self.launch()
+        return launch is not None and launch["release"] != old
+
     def engines(self) -> list[int]:
         """Processes of any rank, on any node."""
         followers = f"DDOPS_SERVICE={self.service.dir}/nodes/1"

@@ -120,7 +120,7 @@ def test_a_killed_controller_leaves_a_job_that_the_next_deploy_finds(
     old = serving.committed
     profile = lab.profile("slow", "load_s=4")
     run = lab.spawn("deploy", "tiny", "--profile", profile)
-    until(lambda: serving.current != old and serving.launch(), 60, "the start of the new release")
+    until(lambda: serving.started_after(old), 60, "the start of the new release")
     run.kill()
     assert serving.committed == old
     done = result(lab.ok("deploy", "tiny", "--profile", profile, "--json"))

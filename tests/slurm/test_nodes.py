@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from tests.lab.looking import until
 from tests.slurm.harness import SlurmProject, Submitting
 from tests.slurm.test_job import result
@@ -40,7 +43,7 @@ def test_a_node_lost_in_the_middle_of_a_deploy_takes_the_deploy_back(
 ) -> None:
     old = serving.committed
     run = lab.spawn("deploy", "tiny", "--profile", lab.profile("slow", "load_s=60"))
-    until(lambda: serving.current != old and serving.launch(), 60, "the start of the new release")
+    until(lambda: serving.started_after(old), 60, "the start of the new release")
     lab.kill_daemon(serving.job()["nodes"])
     done = run.end()
     assert done.rc == 5, done
@@ -49,6 +52,19 @@ def test_a_node_lost_in_the_middle_of_a_deploy_takes_the_deploy_back(
     launch = serving.launch()
     assert launch is not None
     assert launch["release"] == old
+
+
+def test_a_crash_of_what_passed_its_gates_is_started_again(
+    lab: SlurmProject, serving: Submitting
+) -> None:
+    before, launch = serving.job(), serving.launch()
+    assert launch is not None
+    (pid,) = serving.pids()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: (serving.launch() or launch)["nonce"] != launch["nonce"], 90, "another start")
+    until(lambda: serving.get("/model_info"), 30, "answers of the new start")
+    assert serving.job()["id"] == before["id"]
+    assert lab.statuses()["health"] == "unproven"
 
 
 def test_one_engine_on_two_nodes(lab: SlurmProject, idle: Submitting) -> None:

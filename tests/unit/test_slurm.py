@@ -308,6 +308,23 @@ def test_a_requeue_starts_what_passed_its_gates(
     assert "no release of this service has passed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("committed", "count", "cancelled", "rc"),
+    [("new", "0", "", 0), ("new", "2", "6", 0), ("new", "3", "", 1), ("new", "0", "7", 1),
+     ("old", "0", "", 1)],
+)  # fmt: skip
+def test_a_crash_is_worth_another_start_a_few_times(
+    service: Path, monkeypatch: pytest.MonkeyPatch, committed: str, count: str, cancelled: str,
+    rc: int,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", count)
+    (service / "run" / "cancelled").write_text(cancelled)
+    (service / "committed").unlink()
+    (service / "committed").symlink_to(f"releases/{committed}")
+    assert jobstep.again(str(service)) == rc
+
+
 def test_a_node_that_does_not_see_the_disk_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
