@@ -81,7 +81,7 @@ def test_two_nodes_have_a_rank_each() -> None:
     text = "\n".join(script(order(nnodes=2)))
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks=2\n#SBATCH --ntasks-per-node=1\n" in text
     assert "--label" in text
-    assert text.rstrip().endswith(" 20000"), "where rank 0 waits"
+    assert "/services/tiny 20000 && exit 0\n" in text, "where rank 0 waits"
 
 
 def test_a_folder_with_odd_letters_stays_one_word() -> None:
