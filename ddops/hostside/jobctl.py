@@ -77,10 +77,15 @@ class Jobs:
         need_tools()
         done = call("squeue", "--json", "--states=all", "--name=" + self.name)
         try:
-            jobs = [j for j in json.loads(done.stdout)["jobs"] if j.get("name") == self.name]
-        except (ValueError, KeyError, TypeError) as error:
+            jobs = [j for j in json.loads(done.stdout)["jobs"] if self.ours(j)]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refused("squeue --json does not answer: %s" % (said(done) or error)) from error
         return sorted((job_of(j) for j in jobs), key=lambda j: j["id"])
+
+    def ours(self, raw):
+        """By name, and by user: anybody may give a job of his that name."""
+        user = number(raw.get("user_id"))
+        return raw.get("name") == self.name and user in (None, os.getuid())
 
     def latest(self):
         jobs = self.known()
