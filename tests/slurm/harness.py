@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.harness import HostView, Project
+from tests.lab.harness import SERVICE, HostView, Project
 from tests.lab.looking import tagged, until
 
 _GET = (
@@ -131,6 +131,7 @@ class Submitting(HostView):
         self.project.sh("scancel --quiet --user=root", check=False)
         until(lambda: not self.project.jobs(), 60, "the end of all jobs")
         self.project.bring_back()
+        self.svctl("forget", SERVICE)
         until(lambda: not self.engines(), 30, "the end of all engines")
         shutil.rmtree(self.service.dir, ignore_errors=True)
         self.project.asked()

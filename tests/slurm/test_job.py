@@ -157,7 +157,8 @@ def test_a_service_moves_to_slurm_by_one_line_and_goes_back_where_it_came_from(
     failed = lab.run("deploy", "tiny", "--yes", "--profile", lab.profile("bad", "garbage"))
     assert failed.rc == 5, failed
     assert not lab.jobs()
-    assert idle.svctl("status", "tiny")["state"] == "RUNNING", "it serves where it served before"
+    here_again = idle.svctl("status", "tiny")["state"]
+    assert here_again in ("STARTING", "RUNNING"), "it serves where it served before"
     lab.ok("deploy", "tiny", "--yes")
     assert idle.committed == digest, "the same release, whoever runs it"
     assert idle.svctl("status", "tiny")["state"] is None
