@@ -79,10 +79,13 @@ class Deploy:
     smoke: Smoke = field(default_factory=lambda: skipped("this command does not measure"))
     #: The profile by name and what speaks for it, such as the runs behind a recommendation.
     chosen: Mapping[str, object] = field(default_factory=dict)
+    #: Who ran the service before: what goes back goes back to that too.
+    was: str = ""
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
         previous = self.service.links().committed  # the lock is held: nobody else moves it
+        self.was = self.service.ran_by()
         try:
             self.record.locked(previous)
             self._before()
@@ -127,8 +130,7 @@ class Deploy:
         self._snapshotted(facts)
         self.still_ours()
         self.stop.check("before staging")
-        fresh = self.service.stage(self.release, self.resolve)
-        self.record.ok("staged", {"fresh": fresh})
+        self.record.ok("staged", self.service.stage(self.release, self.resolve))
         self.record.skip("drained", "no router stands before this service")
         self.stop.check("before the running service was touched")
         self._meet("staged")
@@ -218,7 +220,9 @@ class Deploy:
         self.record.ok("gated", {g.name: g.verdict.value for g in gates})
         self._meet("gated")
         self.still_ours()
+        self.service.taken_from(self.was)
         self.service.commit(self.release.digest)
+        self.service.proven(seen)
         return seen
 
     def _settle(self, previous: str | None) -> None:
@@ -232,7 +236,9 @@ class Deploy:
     def _stop_old(self) -> None:
         word = self._stopped("the old service")
         self.record.ok("stopped", {"was": word})
-        if (self.service.host.host_class or "cpu") == "cpu":
+        if self.service.service.engine == "slurm":
+            self.record.skip("vram_free", "the job looks itself, on the nodes it is given")
+        elif (self.service.host.host_class or "cpu") == "cpu":
             self.record.skip("vram_free", "a CPU host")
         elif self.service.host.simulated:
             self.record.skip("vram_free", "a recorded host: no GPU is behind it")
@@ -322,10 +328,12 @@ class Deploy:
             self.service.unlink_current()
             return
         self.service.switch(previous)
+        self.service = self.service.run_by(self.was)
         seen = self._start(previous)
         gates, identity, golden = self.service.staged_gates(previous)
         # Every minute counts now: it was measured and soaked when it was new.
         self._climb(Started(seen, previous, identity, gates, golden)).correct()
+        self.service.proven(seen)
         if self.party is not None:
             self.party.back.meet(self.service.host.name, "gated")
 

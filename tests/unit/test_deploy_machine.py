@@ -89,9 +89,21 @@ class Service:
     def links(self) -> Links:
         return Links(self.current, self.committed)
 
-    def stage(self, *_: object) -> bool:
+    def stage(self, *_: object) -> dict[str, object]:
         self._do("stage")
-        return True
+        return {"fresh": True}
+
+    def ran_by(self) -> str:
+        return "systemd"
+
+    def run_by(self, _kind: str) -> Service:
+        return self
+
+    def taken_from(self, _kind: str) -> None:
+        """Nobody else had it."""
+
+    def proven(self, _seen: Observation) -> None:
+        """Nothing to keep: it is no job."""
 
     def stop(self) -> ServiceState:
         self._do("stop")
