@@ -219,6 +219,6 @@ def drift_of(target: ServiceOnHost, seen: Observation, wanted: str | None) -> li
     files = release_files(release, target.host, target.port, target.node)
     raw = look_for_drift(target, seen)
     rows = judge_drift(seen, links, release, files, raw, follower=target.node.rank > 0)
-    rows += judge_unit(target.unit_beside(release.launch.stop_grace_s))
+    rows += judge_unit(target.unit_beside(release))
     rows += _patched(code_seen(target, release), release)
     return [*rows, pending_row(wanted, links.current)]

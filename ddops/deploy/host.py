@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,20 +18,16 @@ from ddops.gates import (
     Observation,
     judge_golden,
     needs_ties,
-    observe,
     parse_golden,
 )
 from ddops.inventory.model import Host, Node, Service
 from ddops.layout import HostLayout, ServiceLayout
 from ddops.model import GateResult, State
-from ddops.render import render
-from ddops.supervise import ProcessSupervisor, ServiceState, Supervisor, SystemdSupervisor
+from ddops.supervise import Orchestrator, Order, ServiceState, orchestrator_of
 from ddops.transport import Transport
 from ddops.transport.files import link_atomically, make_dirs, read_file, send_tree, write_file
 
 Lookup = Callable[[str], Path]
-#: A load that dies sooner than this is retried by the supervisor, then given up.
-STARTSECS, STARTRETRIES = 10, 3
 
 _LINKS = """
 for l in current committed; do readlink "$1/$l" || echo; done
@@ -83,14 +78,17 @@ class ServiceOnHost:
         return self.service.node
 
     @property
-    def supervisor(self) -> Supervisor:
-        kind = ProcessSupervisor if self.host.supervisor == "process" else SystemdSupervisor
-        return kind(self.transport, self.layout, self.host.python)
+    def orchestrator(self) -> Orchestrator:
+        return orchestrator_of(self.transport, self.host, self.service)
+
+    def order(self, release: Release) -> Order:
+        """The release, as it is handed to whoever runs it."""
+        spec = release.content["spec"]
+        unit = str(spec["unit"]) if isinstance(spec, dict) else ""
+        return Order(self.service, self.host, self.port, release.digest, release.launch, unit)
 
     def observe(self, *, http: bool = True) -> Observation:
-        return observe(
-            self.transport, self.layout, self.host.python, self.service.name, self.port, http=http
-        )
+        return self.orchestrator.observe(self.service.name, self.port, http=http)
 
     def links(self) -> Links:
         done = self.transport.run(sh(_LINKS, self.where.dir))
@@ -132,8 +130,8 @@ class ServiceOnHost:
         """The end of the host's journal, a megabyte at most."""
         return self.transport.run(sh(_JOURNAL, self.layout.journal)).out
 
-    def stage(self, release: Release, resolve: Callable[[str], Secret]) -> bool:
-        """Lay the release down whole, secrets last; False when it was there already."""
+    def stage(self, release: Release, resolve: Callable[[str], Secret]) -> Mapping[str, object]:
+        """Lay the release down whole, secrets last, and have whoever runs it look at it."""
         where, target = self.where, self.where.release(release.digest)
         make_dirs(self.transport, where.releases, where.run, where.log, mode=0o700)
         files = release_files(release, self.host, self.port, self.node)
@@ -149,50 +147,11 @@ class ServiceOnHost:
                 if read_file(self.transport, f"{target}/{name}") != text.encode():
                     write_file(self.transport, f"{target}/{name}", text.encode())
         self._stage_secrets(release, target, resolve)
-        self._stage_supervisor(release)
-        return fresh
+        return {"fresh": fresh, **self.orchestrator.stage(self.order(release), self.lookup)}
 
-    def _stage_supervisor(self, release: Release) -> None:
-        """What the supervisor needs beside the release; a unit is part of it, and is looked at."""
-        supervisor = self.supervisor
-        if isinstance(supervisor, SystemdSupervisor):
-            supervisor.verify(self.service.name, release.digest)
-            return
-        program = self.program(release.launch.stop_grace_s)
-        write_file(self.transport, self.where.program, program.encode(), 0o600)
-
-    def program(self, stop_grace_s: int) -> str:
-        """What the process supervisor is to run for this service."""
-        return render(
-            self.lookup,
-            "program.conf.j2",
-            {
-                "service": self.service.name,
-                "service_dir": self.where.dir,
-                "state_dir": self.layout.state,
-                "python": self.host.python,
-                "startsecs": STARTSECS,
-                "startretries": STARTRETRIES,
-                "stop_grace_s": stop_grace_s,
-            },
-        )
-
-    def unit_beside(self, stop_grace_s: int) -> dict[str, object]:
+    def unit_beside(self, release: Release) -> Mapping[str, object]:
         """What the supervisor has of this service beside what `current` wants of it."""
-        supervisor = self.supervisor
-        if isinstance(supervisor, SystemdSupervisor):
-            return supervisor.compare(self.service.name)
-        have = read_file(self.transport, self.where.program)
-        if have is None:
-            return {"installed": False}
-        lines = difflib.unified_diff(
-            self.program(stop_grace_s).splitlines(), have.decode("utf-8", "replace").splitlines(),
-            n=0, lineterm="",
-        )  # fmt: skip
-        return {
-            "installed": True,
-            "diff": [x for x in lines if not x.startswith(("---", "+++", "@@"))],
-        }
+        return self.orchestrator.compare(self.order(release), self.lookup)
 
     def _stage_secrets(
         self, release: Release, target: str, resolve: Callable[[str], Secret]
@@ -224,11 +183,11 @@ class ServiceOnHost:
         """Start `current`; the guard's record of this start will carry `op_id`."""
         write_file(self.transport, self.where.op_id, op_id.encode(), 0o600)
         self._run("old launch record stays", sh(_UNLINK, self.where.launch_record))
-        return self.supervisor.start(self.service.name)
+        return self.orchestrator.submit(self.service.name)
 
     def stop(self) -> ServiceState:
         """Stop and verify; what is left over is the caller's to judge."""
-        return self.supervisor.stop(self.service.name)
+        return self.orchestrator.cancel(self.service.name)
 
     def golden_gate(
         self,

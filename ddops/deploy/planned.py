@@ -9,7 +9,7 @@ from pathlib import Path
 from ddops.command import Redactor
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.deploy.machine import STATES
-from ddops.deploy.release import Release, build_release
+from ddops.deploy.release import build_release
 from ddops.deploy.run import committed, look, port_of, prepare
 from ddops.errors import RefusedError, UnreachableError
 from ddops.inventory.model import Host, Profile, Service
@@ -55,6 +55,7 @@ def plan_release(
         release = build_release(service, profile, _NO_LOCK, lookup)
         digest, words = None, f"UNKNOWN: {error.what}"
     target = ServiceOnHost(transport, host, service, port_of(host, service), lookup, Redactor())
+    files = target.orchestrator.render(target.order(release), lookup)
     state, why = "ok", ""
     try:
         seen = look(target)
@@ -78,14 +79,9 @@ def plan_release(
         argv = (*argv, "--config", "(file with the API key, mode 0600)")
     return ReleasePlan(
         host.name, service.name, profile.name, words, host_words, digest, argv,
-        tuple(sorted([*release.launch.env, *hidden])), str(_unit(release)),
+        tuple(sorted([*release.launch.env, *hidden])), "\n".join(files.values()),
         _transitions(state, host),
     )  # fmt: skip
-
-
-def _unit(release: Release) -> object:
-    spec = release.content["spec"]
-    return spec["unit"] if isinstance(spec, dict) else ""
 
 
 def _transitions(state: str, host: Host) -> tuple[tuple[str, str], ...]:

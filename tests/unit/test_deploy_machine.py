@@ -89,9 +89,9 @@ class Service:
     def links(self) -> Links:
         return Links(self.current, self.committed)
 
-    def stage(self, *_: object) -> bool:
+    def stage(self, *_: object) -> dict[str, object]:
         self._do("stage")
-        return True
+        return {"fresh": True}
 
     def stop(self) -> ServiceState:
         self._do("stop")
