@@ -19,7 +19,7 @@ from ddops.errors import ConfigError, Problem
 
 #: A text that every reader of YAML takes for one, but for the words that some take for values.
 _PLAIN = re.compile(r"[A-Za-z/]([A-Za-z0-9_./-]*[A-Za-z0-9])?")
-_WORDS = frozenset("y n yes no on off true false null nan inf".split())
+_WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"])
 
 #: Finds a template by its name below `templates/`; raises when there is none.
 Lookup = Callable[[str], Path]
