@@ -108,9 +108,11 @@ def _swap(temp: Path, target: Path) -> None:
     try:
         temp.rename(target)
     except OSError:
-        old.rename(target)
+        if not target.exists():  # else another run was quicker, and its work is whole
+            old.rename(target)
         raise
-    shutil.rmtree(old)
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _sha(data: bytes) -> str:
