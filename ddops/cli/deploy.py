@@ -158,7 +158,7 @@ def whole(pairs: Sequence[tuple[Host, Service]]) -> None:
     """Raise UsageError where only some hosts of one engine are meant, or they are not as many."""
     from ddops.errors import UsageError
 
-    for service in {s.name: s for _, s in pairs if s.nnodes > 1}.values():
+    for service in {s.name: s for _, s in pairs if s.hosts_of_one > 1}.values():
         hosts = [h.name for h, s in pairs if s.name == service.name]
         if len(hosts) != service.nnodes or not service.node.address:
             known = bool(service.node.address)  # else its `hosts` are not as many as its `nnodes`
@@ -181,7 +181,7 @@ def in_parties(pairs: Sequence[tuple[Host, Service]], tools: Tools) -> dict[str,
     hosts: dict[str, list[str]] = {}
     for host, service in pairs:
         hosts.setdefault(service.name, []).append(host.name)
-    several = {s.name for _, s in pairs if s.nnodes > 1}
+    several = {s.name for _, s in pairs if s.hosts_of_one > 1}
     return {
         name: replace(tools, party=Party(tuple(on))) if name in several else tools
         for name, on in hosts.items()
@@ -189,7 +189,7 @@ def in_parties(pairs: Sequence[tuple[Host, Service]], tools: Tools) -> dict[str,
 
 
 def _most_nodes(jobs: Sequence[Job]) -> int:
-    return max((j.service.nnodes for j in jobs), default=1)
+    return max((j.service.hosts_of_one for j in jobs), default=1)
 
 
 def _no_waves(jobs: Sequence[Job], rules: Rules) -> None:
@@ -282,7 +282,9 @@ def emit_outcomes(
     from ddops.model import short
 
     done = [
-        (f"http://{s.listen}:{port_of(h, s)}", o) for h, s, o in outcomes if isinstance(o, Outcome)
+        (f"http://{o.where or f'{s.listen}:{port_of(h, s)}'}", o)
+        for h, s, o in outcomes
+        if isinstance(o, Outcome)
     ]
     if as_json:
         emit_json(

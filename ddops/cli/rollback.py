@@ -61,7 +61,7 @@ def rollback(
         outcomes = app.fan_out(
             sorted(pairs, key=lambda p: p[1].name),
             lambda p: roll_back(app.transport(p[0]), *p, to, shared[p[1].name]),
-            least=max(s.nnodes for _, s in pairs),
+            least=max(s.hosts_of_one for _, s in pairs),
         )
     emit_outcomes([(h, s, o) for (h, s), o in outcomes], as_json)
     end_together([(h.name, o) for (h, _), o in outcomes], app.report)

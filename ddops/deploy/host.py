@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddops.command import Cmd, Redactor, Secret, cmd, sh
@@ -78,8 +78,24 @@ class ServiceOnHost:
         return self.service.node
 
     @property
+    def kind(self) -> str:
+        """Who runs it: the service's own word, else its host's."""
+        return self.service.engine or self.host.supervisor
+
+    @property
     def orchestrator(self) -> Orchestrator:
         return orchestrator_of(self.transport, self.host, self.service)
+
+    def ran_by(self) -> str | None:
+        """Who ran it last, as the host remembers it; None where that was never another one."""
+        known = read_file(self.transport, self.where.kind)
+        return known.decode("utf-8", "replace").strip() if known else None
+
+    def run_by(self, kind: str | None) -> ServiceOnHost:
+        """The same service in the hands of another one."""
+        if kind is None or kind == self.kind:
+            return self
+        return replace(self, service=self.service.handed_to(kind))
 
     def order(self, release: Release) -> Order:
         """The release, as it is handed to whoever runs it."""
@@ -98,7 +114,8 @@ class ServiceOnHost:
 
     def preflight(self, release: Release, timeout_s: float) -> Preflight:
         """Have the installed engine parse the release's options; it starts nothing."""
-        argv, env = release.launch.expand(places(self.host, self.port, self.node))
+        filled = {"rank": "0", "dist_addr": "127.0.0.1:20000"} if self.node.later else {}
+        argv, env = release.launch.expand(places(self.host, self.port, self.node) | filled)
         words = [
             self.host.python, f"{self.layout.hostside}/preflight.py", argv[0], json.dumps(env),
             str(timeout_s), *argv[LAUNCHER_WORDS:],
@@ -174,6 +191,12 @@ class ServiceOnHost:
     def commit(self, digest: str) -> None:
         link_atomically(self.transport, f"releases/{digest}", self.where.committed)
 
+    def proven(self, seen: Observation) -> None:
+        """This very start passed its gates; what starts again without a deploy has not."""
+        if seen.job is not None and seen.launch is not None:
+            body = json.dumps({"nonce": seen.launch.nonce}).encode()
+            write_file(self.transport, self.where.proven, body, 0o600)
+
     def prune(self, keep: int, *never: str | None) -> None:
         """Keep `keep` releases, those named in `never` first, then the youngest."""
         names = list(dict.fromkeys(n for n in never if n))
@@ -183,10 +206,20 @@ class ServiceOnHost:
         """Start `current`; the guard's record of this start will carry `op_id`."""
         write_file(self.transport, self.where.op_id, op_id.encode(), 0o600)
         self._run("old launch record stays", sh(_UNLINK, self.where.launch_record))
+        if self.service.engine is not None:
+            write_file(self.transport, self.where.kind, self.kind.encode(), 0o600)
         return self.orchestrator.submit(self.service.name)
 
     def stop(self) -> ServiceState:
-        """Stop and verify; what is left over is the caller's to judge."""
+        """Stop and verify; what is left over is the caller's to judge.
+
+        Where another one ran it before, it is taken out of those hands too.
+        """
+        before = self.run_by(self.ran_by() or self.host.supervisor)
+        if before is not self:
+            state = before.orchestrator.forget(self.service.name)
+            if state.left or state.state is not State.DOWN:
+                return state
         return self.orchestrator.cancel(self.service.name)
 
     def golden_gate(
@@ -211,7 +244,8 @@ class ServiceOnHost:
                 *(["--ties"] if needs_ties(gates) else []),
             ]  # fmt: skip
             limit = timeout_s * len(golden.prompts) * (2 if needs_ties(gates) else 1) + 30
-            done = self.transport.run(cmd(*words), deadline_s=limit)
+            beside = self.orchestrator.inside(self.service.name)
+            done = beside.run(cmd(*words), deadline_s=limit)
             if not done.ok:
                 raise CommandFailed(
                     f"{self.host.name}: the golden prompts could not be asked",

@@ -79,10 +79,13 @@ class Deploy:
     smoke: Smoke = field(default_factory=lambda: skipped("this command does not measure"))
     #: The profile by name and what speaks for it, such as the runs behind a recommendation.
     chosen: Mapping[str, object] = field(default_factory=dict)
+    #: Who ran the service before: what goes back goes back to that too.
+    was: str | None = None
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
         previous = self.service.links().committed  # the lock is held: nobody else moves it
+        self.was = self.service.ran_by()
         try:
             self.record.locked(previous)
             self._before()
@@ -218,6 +221,7 @@ class Deploy:
         self._meet("gated")
         self.still_ours()
         self.service.commit(self.release.digest)
+        self.service.proven(seen)
         return seen
 
     def _settle(self, previous: str | None) -> None:
@@ -231,7 +235,9 @@ class Deploy:
     def _stop_old(self) -> None:
         word = self._stopped("the old service")
         self.record.ok("stopped", {"was": word})
-        if (self.service.host.host_class or "cpu") == "cpu":
+        if self.service.service.engine == "slurm":
+            self.record.skip("vram_free", "the job looks itself, on the nodes it is given")
+        elif (self.service.host.host_class or "cpu") == "cpu":
             self.record.skip("vram_free", "a CPU host")
         elif self.service.host.simulated:
             self.record.skip("vram_free", "a recorded host: no GPU is behind it")
@@ -321,10 +327,12 @@ class Deploy:
             self.service.unlink_current()
             return
         self.service.switch(previous)
+        self.service = self.service.run_by(self.was)
         seen = self._start(previous)
         gates, identity, golden = self.service.staged_gates(previous)
         # Every minute counts now: it was measured and soaked when it was new.
         self._climb(Started(seen, previous, identity, gates, golden)).correct()
+        self.service.proven(seen)
         if self.party is not None:
             self.party.back.meet(self.service.host.name, "gated")
 

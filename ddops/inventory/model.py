@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 OriginKind = Literal["project", "lab", "shipped"]
 HostClass = Literal["pcie", "nvlink", "cpu"]
@@ -106,6 +106,27 @@ class KubernetesTable(Struct, frozen=True, kw_only=True):
     user: Annotated[int, Meta(ge=1, le=2147483647)] = 10001
 
 
+#: What may stand in a job script behind `#SBATCH --name=`.
+SlurmWord = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:,+-]*$")]
+
+
+class SlurmTable(Struct, frozen=True, kw_only=True):
+    """`[hosts.NAME.slurm]`: what a job of a service with `engine = "slurm"` asks for.
+
+    `gres` as in `gpu:h200:8`, per node; nodes are exclusive. A job that still waits for nodes
+    after `queue_s` is cancelled. `node` is Slurm's name of this very host, where it is a node.
+    """
+
+    partition: SlurmWord | None = None
+    account: SlurmWord | None = None
+    gres: SlurmWord | None = None
+    time_limit: Annotated[str, Meta(pattern=r"^(UNLIMITED|[0-9]+(-[0-9]+)?(:[0-9]+){0,2})$")] = (
+        "UNLIMITED"
+    )
+    queue_s: Annotated[float, Meta(gt=0)] = 600.0
+    node: SlurmWord | None = None
+
+
 class HostTable(Struct, frozen=True, kw_only=True):
     """`[hosts.NAME]` of hosts.toml."""
 
@@ -125,6 +146,7 @@ class HostTable(Struct, frozen=True, kw_only=True):
     pins: Pins = Pins()
     simulated: bool = False
     kubernetes: KubernetesTable | None = None
+    slurm: SlurmTable = SlurmTable()
     vars: Mapping[str, Scalar] = field(default_factory=dict)
 
 
@@ -171,10 +193,12 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
 
 class Node(Struct, frozen=True):
     """A host's place in an engine on several hosts. `address` is where rank 0 waits for the others;
-    empty where the place is not known, as for a service on one host."""
+    empty where the place is not known, as for a service on one host. `later`: it is found out when
+    it starts, by the nodes of a job."""
 
     rank: int = 0
     address: str = ""
+    later: bool = False
 
 
 class Service(ServiceTable, frozen=True, kw_only=True):
@@ -183,6 +207,15 @@ class Service(ServiceTable, frozen=True, kw_only=True):
     name: str
     origin: Origin
     node: Node = Node()
+
+    def handed_to(self, kind: str) -> Service:
+        """The same, in the hands of another orchestrator."""
+        return structs.replace(self, engine=kind)
+
+    @property
+    def hosts_of_one(self) -> int:
+        """How many of its hosts make one engine; nodes that an orchestrator chooses are none."""
+        return 1 if self.engine in ("slurm", "kubernetes") else self.nnodes
 
     def __hash__(self) -> int:
         return hash((Service, self.name))

@@ -100,6 +100,8 @@ def placed(inventory: Inventory, service: Service, host: Host) -> Service:
     """
     if service.nnodes == 1:
         return service
+    if service.hosts_of_one == 1:
+        return structs.replace(service, node=Node(later=True))
     names = _member_names(inventory, service)
     if len(names) != service.nnodes or host.name not in names:
         return service

@@ -7,6 +7,7 @@ from ddops.inventory.model import Host, Service
 from ddops.layout import HostLayout
 from ddops.supervise.base import Orchestrator, Order, Renders, ServiceState
 from ddops.supervise.process import ProcessSupervisor
+from ddops.supervise.slurm import SlurmJob
 from ddops.supervise.systemd import SystemdSupervisor
 from ddops.transport import Transport
 
@@ -16,13 +17,15 @@ __all__ = [
     "ProcessSupervisor",
     "Renders",
     "ServiceState",
+    "SlurmJob",
     "SystemdSupervisor",
     "orchestrator_of",
 ]
 
-_KINDS: dict[str, type[ProcessSupervisor] | type[SystemdSupervisor]] = {
+_KINDS: dict[str, type[ProcessSupervisor] | type[SystemdSupervisor] | type[SlurmJob]] = {
     "process": ProcessSupervisor,
     "systemd": SystemdSupervisor,
+    "slurm": SlurmJob,
 }
 
 

@@ -195,6 +195,12 @@ class KubernetesManifests:
                 f"a pod that listens on {quote(service.listen)} is reached by nobody, not by its"
                 ' probes either; set listen = "0.0.0.0", and api_key',
             )  # fmt: skip
+        if service.nnodes > 1 and len(self.hosts) not in (1, service.nnodes):
+            yield Problem(
+                in_service, 0, "hosts",
+                f"{len(self.hosts)} hosts for an engine on {service.nnodes}: name one host that"
+                " says what a node is like, or one for each node",
+            )  # fmt: skip
         yield from self._path_faults(order)
         if host.kubernetes is None:
             yield Problem(

@@ -94,27 +94,52 @@ def test_gpus_that_are_not_shared_out_evenly() -> None:
     assert texts(service(hosts=("a", "b"), nnodes=2), odd, own)
 
 
+def test_one_host_or_one_for_each_node() -> None:
+    """An engine on several nodes needs one host entry; a move from several hosts keeps its own."""
+    wide = profile(launch={"tp-size": 12})
+    for names in (("a",), ("a", "b", "c")):
+        s = service(hosts=names, nnodes=3)
+        found = texts(s, wide, tuple(host(n) for n in names))
+        assert "replicas: 1\n" in found["30-leaderworkerset.yaml"]
+    s = service(hosts=("a", "b"), nnodes=3)
+    assert keys(s, wide, (host("a"), host("b"))) == ["hosts"]
+
+
 # The table itself: judged where the inventory is read.
 
-WRONG: list[tuple[str, object]] = [
-    *(("image", v) for v in (
+NAMES: tuple[object, ...] = (
+    "",
+    "Upper",
+    "under_score",
+    "a.b",
+    "-a",
+    "a-",
+    "a" * 64,
+    "ключ",
+    "a b",
+    "a\n",
+    1,
+    True,
+    {},
+)
+AMOUNTS = ("two", "32", "32Gigs", "-1Gi", "0Gi", "1.5Gi", "32gi", "99999999Ti", "1e9", "32Gi\n",
+           32, 1.5, "٣Gi")  # fmt: skip
+WRONG_BY_KEY: dict[str, tuple[object, ...]] = {
+    "image": (
         "sglang", "sglang:latest", "r/x@sha256:" + "a" * 63, "r/x@sha256:" + "A" * 64,
         "r/x@md5:" + "a" * 64, "R/x@sha256:" + "a" * 64, "", " " + IMAGE, IMAGE + "\n", 7, [IMAGE],
         "r/" + "x" * 600 + "@sha256:" + "a" * 64, "r/é@sha256:" + "a" * 64,
-    )),
-    *((key, v) for key in ("namespace", "models_claim", "secret", "pull_secret") for v in (
-        "", "Upper", "under_score", "a.b", "-a", "a-", "a" * 64, "ключ", "a b", "a\n", 1, True, {},
-    )),
-    *((key, v) for key in ("shm", "memory") for v in (
-        "two", "32", "32Gigs", "-1Gi", "0Gi", "1.5Gi", "32gi", "99999999Ti", "1e9", "32Gi\n", 32,
-        1.5, "٣Gi",
-    )),
-    *(("cpu", v) for v in ("many", "-1", "0", "1.5", "99999", "m", "32 ", 32)),
-    *(("gpus", v) for v in ("8", -1, 65, 1.5, True)),
-    *(("user", v) for v in (0, -1, 2**31, "root", True)),
-    *(("gpu_resource", v) for v in ("gpu", "/gpu", "nvidia.com/", "nvidia.com/gpu/x", "x" * 130)),
-    ("node_selector", ["a"]), ("node_selector", {"a": 1}), ("tag", "x"),
-]  # fmt: skip
+    ),
+    **dict.fromkeys(("namespace", "models_claim", "secret", "pull_secret"), NAMES),
+    **dict.fromkeys(("shm", "memory"), AMOUNTS),
+    "cpu": ("many", "-1", "0", "1.5", "99999", "m", "32 ", 32),
+    "gpus": ("8", -1, 65, 1.5, True),
+    "user": (0, -1, 2**31, "root", True),
+    "gpu_resource": ("gpu", "/gpu", "nvidia.com/", "nvidia.com/gpu/x", "x" * 130),
+    "node_selector": (["a"], {"a": 1}),
+    "tag": ("x",),
+}  # fmt: skip
+WRONG = [(key, value) for key, values in WRONG_BY_KEY.items() for value in values]
 GOOD = {"image": IMAGE, "models_claim": "models"}
 
 

@@ -1,7 +1,7 @@
 """What a cluster is handed: Kubernetes' own schemas, golden files, and what the objects promise.
 
-No cluster was asked. Deployment, Service and ConfigMap are held against the strict schemas of
-every version of Kubernetes that kubernetes-validate brings; of a LeaderWorkerSet, a CRD, the pod
+No cluster was asked. Deployment, Service and ConfigMap are held against the strict schemas of the
+oldest and the newest Kubernetes that kubernetes-validate brings; of a LeaderWorkerSet, a CRD, the pod
 template is, and its own fields against a schema that we wrote from the public CRD.
 """
 
@@ -11,7 +11,7 @@ import copy
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import kubernetes_validate
@@ -212,7 +212,8 @@ def test_a_busy_engine_is_not_ended_by_a_look() -> None:
 
 def test_ending_has_time_for_the_engine_and_its_guard() -> None:
     made, order = ordered()
-    spec = pod_of({k["kind"]: k for k in made.documents(order).values()})["spec"]
+    found = {str(k["kind"]): k for k in made.documents(order).values()}
+    spec = pod_of(found)["spec"]
     assert spec["terminationGracePeriodSeconds"] >= order.launch.stop_grace_s + 20 + 5
 
 
@@ -261,7 +262,7 @@ def test_the_config_of_another_release_has_another_name() -> None:
 
 def test_the_release_is_on_every_object_and_in_the_pod() -> None:
     made, order = ordered()
-    found = {k["kind"]: k for k in made.documents(order).values()}
+    found = {str(k["kind"]): cast("Any", k) for k in made.documents(order).values()}
     heads = [found[k]["metadata"] for k in found] + [pod_of(found)["metadata"]]
     assert {h["annotations"]["ddops/release"] for h in heads} == {order.digest}
     assert {h["labels"]["ddops/release"] for h in heads} == {order.digest[:12]}
