@@ -26,6 +26,7 @@ from pathlib import Path
 
 from ddops.errors import DdopsError, RefusedError
 from ddops.lab.booted import LabCommandError, run
+from ddops.lab.holder import reap
 from ddops.lab.host import start_sshd
 from ddops.lab.needs import PATH, UNSHARE
 from ddops.lab.processes import TAG
@@ -228,6 +229,8 @@ class Cluster:
                 if self.daemons[name].poll() is not None:
                     raise LabCommandError(f"{name} ended; see {self.dir}/{name}.out")
             self.watch()
+            # Slurm takes a step for alive while one of its group waits to be collected.
+            reap({d.pid for d in self.daemons.values()})
             time.sleep(_POLL_S)
 
 
