@@ -106,8 +106,7 @@ def deploy(
         write(app, jobs, out, as_json)
         return
     _no_waves(jobs, rules)
-    for job in jobs:
-        refuse_kubernetes(job.service)
+    refuse_kubernetes(j.service for j in jobs)
     if dry_run:
         _dry_run(app, jobs, as_json)
         return

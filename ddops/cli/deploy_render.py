@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.cli.app import App
     from ddops.cli.deploy import Job
     from ddops.deploy.rendered import Rendered
+    from ddops.errors import Problem
     from ddops.inventory import Host, Service
 
 
@@ -18,7 +19,7 @@ def render_only(app: App, jobs: Sequence[Job], out: str | None, as_json: bool) -
     from ddops.cli.output import emit_json, emit_line
     from ddops.config.folders import write_folder
     from ddops.deploy.rendered import KUBERNETES
-    from ddops.errors import UsageError
+    from ddops.errors import ConfigError, UsageError
 
     services = {j.service.name: j.service for j in jobs}
     if len(services) > 1:
@@ -34,7 +35,10 @@ def render_only(app: App, jobs: Sequence[Job], out: str | None, as_json: bool) -
             next=f"ddops deploy {service.name} --render-only -o {service.name}-files",
         )
     cluster = service.engine == KUBERNETES
-    made = _for_cluster(app, jobs) if cluster else _for_hosts(app, jobs)
+    try:
+        made = _for_cluster(app, jobs) if cluster else _for_hosts(app, jobs)
+    except ConfigError as error:
+        raise ConfigError([_placed(app, p) for p in error.problems], next=error.next) from error
     folder = Path(out)
     changed = write_folder(folder, made.files)
     if as_json:
@@ -50,6 +54,19 @@ def render_only(app: App, jobs: Sequence[Job], out: str | None, as_json: bool) -
         f"release {made.digest[:12]} of {service.name} {'is' if changed else 'was'} in {folder}"
     )
     _next(app, jobs[0].host, service, made, folder if cluster else None)
+
+
+def _placed(app: App, problem: Problem) -> Problem:
+    """The problem as readers of files tell one: the path seen from the project, and the line."""
+    from dataclasses import replace
+
+    from ddops.config.toml import read_toml, shown
+
+    path, root = Path(problem.file), app.project.root
+    line = problem.line
+    if problem.key and not line and path.is_file():
+        line = read_toml(path, base=root).lines.of(tuple(problem.key.split(".")))
+    return replace(problem, file=shown(path, root), line=line)
 
 
 def _for_hosts(app: App, jobs: Sequence[Job]) -> Rendered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddops.command import Redactor
@@ -70,14 +70,17 @@ def secrets_of(launch: LaunchSpec) -> tuple[tuple[str, str], ...]:
     return (*key, *launch.secret_env)
 
 
-def refuse_kubernetes(service: Service) -> None:
-    """Raise RefusedError for a service that is rendered here and submitted elsewhere."""
-    if service.engine == KUBERNETES:
-        raise RefusedError(
-            f"{service.name} runs on Kubernetes, and ddops talks to no cluster",
-            why="its manifests are rendered, to be applied with kubectl",
-            next=f"ddops deploy {service.name} --render-only -o DIR",
-        )
+def refuse_kubernetes(services: Iterable[Service], next: str = "") -> None:
+    """Raise RefusedError for one that is rendered here and run elsewhere; `next` may hold
+    `{service}`."""
+    for service in services:
+        if service.engine == KUBERNETES:
+            wanted = next or "ddops deploy {service} --render-only -o DIR"
+            raise RefusedError(
+                f"{service.name} runs on Kubernetes, and ddops talks to no cluster",
+                why="its manifests are rendered, and kubectl does the rest",
+                next=wanted.replace("{service}", service.name),
+            )
 
 
 def _ending(text: str) -> str:

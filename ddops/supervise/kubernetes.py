@@ -51,7 +51,7 @@ class KubernetesManifests:
         """The files, in the order in which they are applied. Raises ConfigError with all faults."""
         problems = [*self._faults(order)]
         if problems:
-            raise ConfigError(problems, next="mend the keys")
+            raise ConfigError(problems, next="mend the keys, and render again")
         return {name: to_yaml(one) for name, one in self.documents(order).items()}
 
     def documents(self, order: Order) -> dict[str, Json]:

@@ -1,8 +1,8 @@
 """What a cluster is handed: Kubernetes' own schemas, golden files, and what the objects promise.
 
 No cluster was asked. Deployment, Service and ConfigMap are held against the strict schemas of the
-oldest and the newest Kubernetes that kubernetes-validate brings; of a LeaderWorkerSet, a CRD, the pod
-template is, and its own fields against a schema that we wrote from the public CRD.
+oldest and the newest Kubernetes that kubernetes-validate brings; of a LeaderWorkerSet, a CRD, the
+pod template is, and its own fields against a schema that we wrote from the public CRD.
 """
 
 from __future__ import annotations

@@ -176,6 +176,30 @@ def test_without_render_only_it_is_refused_with_the_next_command(
 
 
 @pytest.mark.parametrize(
+    ("argv", "then"),
+    [
+        (("rollback", "k26"), "next: kubectl rollout undo deployment/k26"),
+        (("rollback", "k26", "--dry-run"), "next: kubectl rollout undo deployment/k26"),
+        (("drift", "k26"), "next: kubectl diff -f DIR"),
+    ],
+)
+def test_what_asks_a_host_asks_none_for_a_service_of_a_cluster(
+    argv: tuple[str, ...], then: str, run: Run
+) -> None:
+    done = run(*argv)
+    assert done.code == 4
+    assert "ddops talks to no cluster" in done.err
+    assert then in done.err
+
+
+def test_the_script_of_a_job_is_rendered_too(run: Run) -> None:
+    change("unit", 'engine = "systemd"', 'engine = "slurm"')
+    done = run("deploy", "unit", "--render-only", "-o", "out")
+    assert done.code == 0, done.err
+    assert files("out")["a/job.sbatch"].startswith("#!")
+
+
+@pytest.mark.parametrize(
     ("argv", "told"),
     [
         (("k26", "--render-only"), "--render-only needs a folder"),
@@ -214,7 +238,7 @@ def test_faults_are_told_and_nothing_is_written(run: Run) -> None:
     change("k26", 'listen = "0.0.0.0"', 'listen = "127.0.0.1"')
     done = run("deploy", "k26", "--render-only", "-o", "out")
     assert done.code == 2
-    assert "services/k26.toml: listen: a pod that listens on" in done.err
+    assert "error: inventory/services/k26.toml:7: listen: a pod that listens on" in done.err
     assert not Path("out").exists()
 
 
