@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from tests.unit.cli_support import Run, runner
-from tests.unit.kubernetes.support import IMAGE
+from tests.unit.kubernetes.support import IMAGE, ROOT
 
 CANARY = "canary-7f3a9c"
 HOST = f"""
@@ -242,10 +243,20 @@ def test_faults_are_told_and_nothing_is_written(run: Run) -> None:
     assert not Path("out").exists()
 
 
-def test_an_environment_without_a_lock_is_no_release(run: Run) -> None:
-    path = Path("inventory/hosts.toml")
-    path.write_text(path.read_text("utf-8").replace('engine_env = "sim"\n', ""), "utf-8")
-    done = run("deploy", "k26", "--render-only", "-o", "out")
-    assert done.code == 4
-    assert "no lock for a CUDA engine environment" in done.err
-    assert not Path("out").exists()
+def test_a_gpu_host_of_one_node_as_it_is_shipped(run: Run) -> None:
+    """The example of an HGX B300, with its CUDA environment and its patches."""
+    shipped = (ROOT / "inventory/services/k26-b300.toml").read_text("utf-8")
+    head = 'engine = "kubernetes"\nlisten = "0.0.0.0"\napi_key = "file:secrets/key"\n'
+    Path("inventory/services/k26-b300.toml").write_text(head + shipped, encoding="utf-8")
+    hosts = Path("inventory/hosts.toml")
+    cuda = HOST.replace("NAME", "b300").replace('engine_env = "sim"\n', "")
+    hosts.write_text(hosts.read_text("utf-8") + cuda, encoding="utf-8")
+    done = run("deploy", "k26-b300", "--render-only", "-o", "out")
+    assert done.code == 0, done.err
+    found = yaml.safe_load(files("out")["30-deployment.yaml"])
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    assert "DDTREE" in container["args"]
+    assert re.fullmatch(r"/opt/ddops/env/[0-9a-f]{12}/bin/python", container["command"][0])
+    first = {e["name"]: e.get("value", "") for e in container["env"]}["PYTHONPATH"]
+    assert re.match(r"/opt/ddops/code/[0-9a-f]{12}(:|\Z)", first), "its patches go with it"
