@@ -29,6 +29,11 @@ def main(argv):
     here = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(here, "release.json"), encoding="utf-8") as f:
         release = json.load(f)
+    # Python passes over a folder that is not there, and would run the code without its patches.
+    missing = [p for p in os.environ.get("PYTHONPATH", "").split(":") if p and not os.path.isdir(p)]
+    if missing:
+        print("ddops pod: the image has no %s: it is not of this release" % missing[0], flush=True)
+        return 78
     os.umask(0o077)
     current = os.path.join(service_dir, "current")
     os.makedirs(current, exist_ok=True)

@@ -110,6 +110,16 @@ def test_a_secret_without_its_key_is_no_start(tmp_path: Path) -> None:
     assert "secrets/api-key" in text
 
 
+def test_an_image_without_the_release_s_code_is_no_start(tmp_path: Path) -> None:
+    """Python would run the unpatched code instead, and nobody would be told."""
+    done = laid(tmp_path, documents()).start(
+        [sys.executable, "-c", ""], PYTHONPATH=f"{tmp_path}:/opt/ddops/code/0123456789ab"
+    )
+    text = done.communicate(timeout=30)[0].decode()
+    assert done.returncode == 78
+    assert "the image has no /opt/ddops/code/0123456789ab" in text
+
+
 def test_the_end_of_the_engine_is_the_end_of_the_container(tmp_path: Path) -> None:
     done = laid(tmp_path, documents()).start([sys.executable, "-c", "raise SystemExit(7)"])
     done.communicate(timeout=30)
