@@ -9,7 +9,7 @@ from typing import Any
 from ddops.board.figures import Figure, commit_length, speed
 from ddops.board.judge import device_word, drift_word, health_word, reach_word, throttle_words
 from ddops.board.model import Books, Fresh, Gpu, HostState, ServiceSeen, ServiceSpec
-from ddops.gates import Observation
+from ddops.gates import Job, Observation
 from ddops.model import State, short
 
 HEADER = ("HOST", "SERVICE", "RELEASE", "ENGINE", "HEALTH", "UP", "URL", "NOTE")
@@ -103,7 +103,7 @@ def document(state: HostState, service: ServiceSpec, books: Books, now: float) -
         "uptime_s": o.uptime_s,
         "rss_bytes": o.rss_bytes,
         "unit": o.unit.active if o.unit else None,
-        "job": asdict(o.job) if o.job else None,
+        "job": _job(o.job) if o.job else None,
         "unproven": o.unproven or None,
         "server": dict(o.server_info.values) if o.server_info else {},
         "running": seen.load.running,
@@ -115,6 +115,10 @@ def document(state: HostState, service: ServiceSpec, books: Books, now: float) -
         **_recorded(state, books, now),
         "observed_at": o.at,
     }
+
+
+def _job(job: Job) -> dict[str, Any]:
+    return asdict(job) | {"ranks": [asdict(r) | {"state": r.state.value} for r in job.ranks]}
 
 
 def _figure(figure: Figure | None, now: float) -> Mapping[str, Any] | None:

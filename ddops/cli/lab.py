@@ -32,7 +32,7 @@ def lab() -> None:
 )  # fmt: skip
 @click.option(
     "--engine", type=click.Choice(ENGINES),
-    help="The real SGLang on CPU, or a stand-in.  [default: sglang-cpu; sim on any but plain hosts]",
+    help="The real SGLang on CPU, or a stand-in.  [default: sglang-cpu; else sim]",
 )  # fmt: skip
 @click.option(
     "--systemd", is_flag=True,

@@ -34,7 +34,7 @@ for l in current committed; do readlink "$1/$l" || echo; done
 """
 _LIST = 'cd "$1" 2>/dev/null && ls -1 || :'
 _JOURNAL = 'tail -c 1000000 -- "$1" 2>/dev/null || :'
-_UNLINK = 'rm -f -- "$1"'
+_UNLINK = 'rm -f -- "$@"'
 _PRUNE = """
 cd "$1" || exit 0
 keep=$2; shift 2
@@ -86,14 +86,14 @@ class ServiceOnHost:
     def orchestrator(self) -> Orchestrator:
         return orchestrator_of(self.transport, self.host, self.service)
 
-    def ran_by(self) -> str | None:
-        """Who ran it last, as the host remembers it; None where that was never another one."""
+    def ran_by(self) -> str:
+        """Who ran it last: as the host remembers it, else the host's own supervisor."""
         known = read_file(self.transport, self.where.kind)
-        return known.decode("utf-8", "replace").strip() if known else None
+        return known.decode("utf-8", "replace").strip() if known else self.host.supervisor
 
-    def run_by(self, kind: str | None) -> ServiceOnHost:
+    def run_by(self, kind: str) -> ServiceOnHost:
         """The same service in the hands of another one."""
-        if kind is None or kind == self.kind:
+        if kind == self.kind:
             return self
         return replace(self, service=self.service.handed_to(kind))
 
@@ -205,22 +205,28 @@ class ServiceOnHost:
     def start(self, op_id: str) -> ServiceState:
         """Start `current`; the guard's record of this start will carry `op_id`."""
         write_file(self.transport, self.where.op_id, op_id.encode(), 0o600)
-        self._run("old launch record stays", sh(_UNLINK, self.where.launch_record))
-        if self.service.engine is not None:
+        old = [self.where.launch_record]
+        if self.kind != self.host.supervisor:
             write_file(self.transport, self.where.kind, self.kind.encode(), 0o600)
+        else:
+            old.append(self.where.kind)
+        self._run("old launch record stays", sh(_UNLINK, *old))
         return self.orchestrator.submit(self.service.name)
 
     def stop(self) -> ServiceState:
-        """Stop and verify; what is left over is the caller's to judge.
-
-        Where another one ran it before, it is taken out of those hands too.
-        """
-        before = self.run_by(self.ran_by() or self.host.supervisor)
+        """Stop and verify, in whosever hands it is; what is left over is the caller's to judge."""
+        before = self.run_by(self.ran_by())
         if before is not self:
-            state = before.orchestrator.forget(self.service.name)
+            state = before.orchestrator.cancel(self.service.name)
             if state.left or state.state is not State.DOWN:
                 return state
         return self.orchestrator.cancel(self.service.name)
+
+    def taken_from(self, kind: str) -> None:
+        """It passed its gates in these hands: the ones before will not start it again."""
+        before = self.run_by(kind)
+        if before is not self:
+            before.orchestrator.forget(self.service.name)
 
     def golden_gate(
         self,

@@ -80,7 +80,7 @@ class Deploy:
     #: The profile by name and what speaks for it, such as the runs behind a recommendation.
     chosen: Mapping[str, object] = field(default_factory=dict)
     #: Who ran the service before: what goes back goes back to that too.
-    was: str | None = None
+    was: str = ""
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
@@ -220,6 +220,7 @@ class Deploy:
         self.record.ok("gated", {g.name: g.verdict.value for g in gates})
         self._meet("gated")
         self.still_ours()
+        self.service.taken_from(self.was)
         self.service.commit(self.release.digest)
         self.service.proven(seen)
         return seen

@@ -346,6 +346,8 @@ def _unchanged(seen: Observation | None, target: ServiceOnHost, release: Release
     """The outcome of a deploy of what serves already, and has passed its gates; else None."""
     if seen is None or seen.unproven or not _serving(seen, target, release):
         return None
+    if seen.job is not None and target.unit_beside(release).get("diff"):
+        return None  # what the host asks of its scheduler has changed, and is no part of a release
     return _outcome(target, release, seen, changed=False)
 
 

@@ -77,10 +77,15 @@ class Jobs:
         need_tools()
         done = call("squeue", "--json", "--states=all", "--name=" + self.name)
         try:
-            jobs = [j for j in json.loads(done.stdout)["jobs"] if j.get("name") == self.name]
-        except (ValueError, KeyError, TypeError) as error:
+            jobs = [j for j in json.loads(done.stdout)["jobs"] if self.ours(j)]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refused("squeue --json does not answer: %s" % (said(done) or error)) from error
         return sorted((job_of(j) for j in jobs), key=lambda j: j["id"])
+
+    def ours(self, raw):
+        """By name, and by user: anybody may give a job of his that name."""
+        user = number(raw.get("user_id"))
+        return raw.get("name") == self.name and user in (None, os.getuid())
 
     def latest(self):
         jobs = self.known()
@@ -130,6 +135,7 @@ class Jobs:
                 break
             time.sleep(POLL_S)
         if job["state"] == "RUNNING":
+            write_text(os.path.join(self.dir, "run", "cancelled"), str(number))
             call("scancel", "--signal=TERM", str(number))
             if self.over(number, self.grace() + ENDED_S):
                 return
@@ -313,6 +319,13 @@ def call(*argv, limit=30.0):
 def said(done):
     text = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
     return text[-600:] or "exit %d" % done.returncode
+
+
+def write_text(path, text):
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(path + ".new", "w", encoding="utf-8") as f:
+        f.write(text)
+    os.replace(path + ".new", path)
 
 
 def read_json(path):

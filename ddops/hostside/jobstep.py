@@ -3,6 +3,7 @@
 
     jobstep.py condition SERVICE_DIR        once, before the step: may `current` start?
     jobstep.py run SERVICE_DIR DIST_PORT    one task a node: the engine's rank of it
+    jobstep.py again SERVICE_DIR            once, behind the step: is a requeue in order?
 
 SERVICE_DIR lies on a disk that all nodes share. Rank 0 keeps its record there, every other rank
 below `nodes/RANK/`. The first submission of a job starts what its deploy chose. A requeue has no
@@ -23,6 +24,10 @@ import time
 #: What a driver and a display keep for themselves, in MiB.
 MOST_MIB = 1024
 NOT_FREE = 75
+#: As the systemd unit has it: a crash loop helps nobody.
+MOST_RESTARTS = 3
+#: What ran for so long is in no loop; a time limit of the job ends it too.
+LONG_S = 3600
 ROTATE_S = 5
 
 
@@ -31,6 +36,8 @@ def main(argv):
     verb, service_dir = argv[1], os.path.abspath(argv[2])
     if verb == "condition":
         return condition(service_dir)
+    if verb == "again":
+        return again(service_dir)
     return run(service_dir, argv[3])
 
 
@@ -53,6 +60,26 @@ def condition(service_dir):
         temp = os.path.join(service_dir, ".current.%d" % os.getpid())
         os.symlink(committed, temp)
         os.replace(temp, os.path.join(service_dir, "current"))
+    return 0
+
+
+def again(service_dir):
+    """0 where the end of what passed its gates is worth another start; a crash loop is not."""
+    link = importlib.import_module("notify").link
+    current = link(service_dir, "current")
+    told = read_text(os.path.join(service_dir, "run", "cancelled"))
+    if told == os.environ["SLURM_JOB_ID"]:
+        return 1
+    if current is None or current != link(service_dir, "committed"):
+        return 1
+    launch = importlib.import_module("jobctl").read_json(
+        os.path.join(service_dir, "run", "launch.json")
+    )
+    lived = time.time() - (launch or {}).get("started", time.time())
+    if restarts() >= MOST_RESTARTS and lived < LONG_S:
+        say("started %d times by now: it stays down" % (restarts() + 1))
+        return 1
+    say("the engine ended by itself: the job is requeued")
     return 0
 
 
@@ -135,6 +162,14 @@ def keep_small(service_dir):
     while True:
         time.sleep(ROTATE_S)
         rotate(os.path.join(service_dir, "log", "engine.log"))
+
+
+def read_text(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
 
 
 def say(text):

@@ -7,7 +7,7 @@ from ddops.inventory.model import Host, Service
 from ddops.layout import HostLayout
 from ddops.supervise.base import Orchestrator, Order, Renders, ServiceState
 from ddops.supervise.process import ProcessSupervisor
-from ddops.supervise.slurm import SlurmJob
+from ddops.supervise.slurm import SlurmJob, require_drained
 from ddops.supervise.systemd import SystemdSupervisor
 from ddops.transport import Transport
 
@@ -20,6 +20,7 @@ __all__ = [
     "SlurmJob",
     "SystemdSupervisor",
     "orchestrator_of",
+    "require_drained",
 ]
 
 _KINDS: dict[str, type[ProcessSupervisor] | type[SystemdSupervisor] | type[SlurmJob]] = {

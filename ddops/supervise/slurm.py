@@ -15,7 +15,7 @@ from ddops.command import Cmd, cmd, sh
 from ddops.errors import CommandFailed, RefusedError
 from ddops.gates import Observation, parse_observation
 from ddops.gates.observation import HTTP_TIMEOUT_S, LOG_BYTES
-from ddops.inventory.model import Service
+from ddops.inventory.model import Host, Service
 from ddops.model import Result
 from ddops.render import render
 from ddops.supervise.base import Lookup, Order, ServiceState, read_state
@@ -36,6 +36,8 @@ _UP = (
     "PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED",
     "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING", "SIGNALING", "STAGE_OUT",
 )  # fmt: skip
+#: A node that runs nothing and is given nothing.
+_FREE = ("drained", "down", "maint", "powered_down")
 _QUEUE = 'scontrol show job "$(squeue --noheader --name="$1" --states=all --format=%i | tail -1)"'
 
 
@@ -82,7 +84,7 @@ class SlurmJob(OnHost):
     def observe(self, service: str, port: int, *, http: bool = True) -> Observation:
         limits = (str(HTTP_TIMEOUT_S if http else 0), str(LOG_BYTES))
         done = self._run("observe", service, str(port), *limits, deadline_s=OBSERVE_DEADLINE_S)
-        self._judge("observe", service, json.loads(done.out))
+        self._judge("observe", service, self._read(done))
         return parse_observation(done.out)
 
     def inside(self, service: str) -> Transport:
@@ -128,8 +130,21 @@ class SlurmJob(OnHost):
             )
         return done
 
+    def _read(self, done: Result) -> dict[str, object]:
+        try:
+            answer = json.loads(done.out)
+            if not isinstance(answer, dict):
+                raise ValueError("no JSON object")  # noqa: TRY004 - told like any other
+        except ValueError as error:
+            host = self._transport.host
+            raise CommandFailed(
+                f"{host}: jobctl.py answered nothing readable", rc=0, why=str(error),
+                next=f"ddops provision {host}",
+            ) from error  # fmt: skip
+        return answer
+
     def _call(self, *words: str, deadline_s: float = 60.0) -> dict[str, object]:
-        answer: dict[str, object] = json.loads(self._run(*words, deadline_s=deadline_s).out)
+        answer = self._read(self._run(*words, deadline_s=deadline_s))
         if answer.get("schema") != SCHEMA:
             host = self._transport.host
             raise CommandFailed(
@@ -149,6 +164,24 @@ class SlurmJob(OnHost):
 
     def _name(self, service: str) -> str:
         return job_name(self._layout.service(service).dir, service)
+
+
+def require_drained(transport: Transport, host: Host) -> None:
+    """Raise RefusedError where the host is a node that Slurm may be using, or may use next."""
+    node = host.slurm.node
+    if node is None:
+        return
+    done = transport.run(cmd("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T"))
+    states = sorted(set(done.out.split()))
+    if done.ok and states and all(s.rstrip("*~#!%$@^-") in _FREE for s in states):
+        return
+    said = f"Slurm says {', '.join(states)}" if states else (
+        done.err.strip()[-300:] or "Slurm knows no such node")  # fmt: skip
+    raise RefusedError(
+        f"{host.name}: the node {node} is not drained",
+        why=f"{said}; jobs run there, or may begin to at any moment",
+        next=f"scontrol update nodename={node} state=drain reason=provision, and wait for its jobs",
+    )
 
 
 def job_name(folder: str, service: str) -> str:

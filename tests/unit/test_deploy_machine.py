@@ -93,6 +93,18 @@ class Service:
         self._do("stage")
         return {"fresh": True}
 
+    def ran_by(self) -> str:
+        return "systemd"
+
+    def run_by(self, _kind: str) -> Service:
+        return self
+
+    def taken_from(self, _kind: str) -> None:
+        """Nobody else had it."""
+
+    def proven(self, _seen: Observation) -> None:
+        """Nothing to keep: it is no job."""
+
     def stop(self) -> ServiceState:
         self._do("stop")
         if self.left:
