@@ -61,6 +61,8 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
 @targets(required=True)
 @click.option("--profile", metavar="NAME", help="Another launch profile than the service's own.")
 @click.option("--dry-run", is_flag=True, help="Show release, command line and unit; touch nothing.")
+@click.option("--render-only", is_flag=True, help="Write what would be handed over, ask nobody.")
+@click.option("-o", "--out", metavar="DIR", help="Where --render-only writes.")
 @click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
 @_fleet_options
 @yes
@@ -73,6 +75,8 @@ def deploy(
     exclude: tuple[str, ...],
     profile: str | None,
     dry_run: bool,
+    render_only: bool,
+    out: str | None,
     lock_wait: float,
     rules: Rules,
     yes: bool,
@@ -88,12 +92,21 @@ def deploy(
     ddops deploy lab
     ddops deploy b300 --dry-run
     ddops deploy nvlink --canary --batch 4
+    ddops deploy k26 --render-only -o k26-files
     """
     from ddops.deploy import Stop, on_interrupt
+    from ddops.deploy.rendered import refuse_kubernetes
 
     jobs = _jobs(app, target, limit, exclude, profile)
     whole([(j.host, j.service) for j in jobs])
+    if render_only or out is not None:
+        from ddops.cli.deploy_render import render_only as write
+
+        _no_mixture(render_only, dry_run)
+        write(app, jobs, out, as_json)
+        return
     _no_waves(jobs, rules)
+    refuse_kubernetes(j.service for j in jobs)
     if dry_run:
         _dry_run(app, jobs, as_json)
         return
@@ -186,6 +199,16 @@ def _no_waves(jobs: Sequence[Job], rules: Rules) -> None:
             "one engine on several hosts has no canary and no batches",
             why="its hosts are deployed together",
             next="leave out --canary and --batch",
+        )
+
+
+def _no_mixture(render_only: bool, dry_run: bool) -> None:
+    from ddops.errors import UsageError
+
+    if dry_run or not render_only:
+        raise UsageError(
+            "-o and --render-only go together, and without --dry-run",
+            next="ddops deploy SERVICE --render-only -o DIR",
         )
 
 

@@ -45,9 +45,11 @@ def rollback(
     from ddops.cli.app import end_together
     from ddops.cli.deploy import emit_outcomes, in_parties, tools_of, whole
     from ddops.deploy import Stop, on_interrupt, roll_back
+    from ddops.deploy.rendered import refuse_kubernetes
     from ddops.inventory import one_service_per_host
 
     pairs = one_service_per_host(app.select(target, limit, exclude))
+    refuse_kubernetes((s for _, s in pairs), "kubectl rollout undo deployment/{service}")
     whole(pairs)
     if dry_run:
         _dry_run(app, pairs, to, as_json)

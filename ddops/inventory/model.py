@@ -49,6 +49,63 @@ class Pins(Struct, frozen=True, kw_only=True):
     gpu_uuids: tuple[Annotated[str, Meta(pattern=r"^GPU-[0-9a-f-]{36}$")], ...] = ()
 
 
+#: Names of the cluster's objects, and amounts as it spells them. A length stands in the pattern:
+#: it is judged with the rest.
+ObjectName = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        description="a Kubernetes name: small letters, digits and '-', at most 63,"
+        " a letter or a digit first and last",
+    ),
+]
+Memory = Annotated[
+    str,
+    Meta(pattern=r"^[1-9][0-9]{0,6}(Mi|Gi|Ti)$", description="an amount of memory, such as 64Gi"),
+]
+Cores = Annotated[
+    str,
+    Meta(pattern=r"^([1-9][0-9]{0,3}|[1-9][0-9]{0,6}m)$", description="cores, such as 32 or 500m"),
+]
+ImageByDigest = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?=.{1,512}$)[a-z0-9][a-z0-9._/-]*(:[0-9]+/[a-z0-9._/-]+)?"
+        r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?@sha256:[0-9a-f]{64}$",
+        description="an image by its digest, NAME@sha256:... (64 hex digits);"
+        " a tag alone can be another image tomorrow",
+    ),
+]
+Resource = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?=.{3,120}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
+        description="a resource's name, such as nvidia.com/gpu",
+    ),
+]
+
+
+class KubernetesTable(Struct, frozen=True, kw_only=True):
+    """`[hosts.NAME.kubernetes]`: where pods of a service run that has this kind of host.
+
+    `secret` holds a service's secrets by name, `pull_secret` the registry's; by default the first
+    has the service's name. `gpus` is what the launch's parallelism needs.
+    """
+
+    image: ImageByDigest
+    models_claim: ObjectName
+    namespace: ObjectName = "default"
+    secret: ObjectName | None = None
+    pull_secret: ObjectName | None = None
+    gpus: Annotated[int, Meta(ge=0, le=64)] | None = None
+    gpu_resource: Resource = "nvidia.com/gpu"
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    shm: Memory = "32Gi"
+    cpu: Cores | None = None
+    memory: Memory | None = None
+    user: Annotated[int, Meta(ge=1, le=2147483647)] = 10001
+
+
 #: What may stand in a job script behind `#SBATCH --name=`.
 SlurmWord = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:,+-]*$")]
 
@@ -88,6 +145,7 @@ class HostTable(Struct, frozen=True, kw_only=True):
     setup: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$")] | None = None
     pins: Pins = Pins()
     simulated: bool = False
+    kubernetes: KubernetesTable | None = None
     slurm: SlurmTable = SlurmTable()
     vars: Mapping[str, Scalar] = field(default_factory=dict)
 

@@ -16,7 +16,7 @@ from ddops.config.project import Project
 from ddops.config.settings import SettingsTable
 from ddops.errors import ConfigError
 from ddops.inventory import Evidence, Inventory, Pins, Spec, json_schema, load, merge
-from ddops.inventory.model import HostTable, ProfileTable, ServiceTable
+from ddops.inventory.model import HostTable, KubernetesTable, ProfileTable, ServiceTable
 
 SERVICE = 'model = "m/x"\nprofile = "plain"\nhosts = ["h1"]\n'
 
@@ -357,7 +357,16 @@ def test_the_schema_knows_every_file_and_key() -> None:
 
 def test_the_reference_names_every_key() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/files.md").read_text()
-    for table in (SettingsTable, HostTable, Pins, ServiceTable, Spec, Evidence, ProfileTable):
+    for table in (
+        SettingsTable,
+        HostTable,
+        KubernetesTable,
+        Pins,
+        ServiceTable,
+        Spec,
+        Evidence,
+        ProfileTable,
+    ):
         for field in msgspec.structs.fields(table):
             assert (
                 f"`{field.encode_name}`" in text
