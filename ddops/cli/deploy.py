@@ -89,6 +89,8 @@ def deploy(
     ddops deploy b300 --dry-run
     ddops deploy nvlink --canary --batch 4
     """
+    from ddops.cli.app import end_together
+    from ddops.cli.routers import settle_routers
     from ddops.deploy import Stop, on_interrupt
 
     jobs = _jobs(app, target, limit, exclude, profile)
@@ -103,9 +105,23 @@ def deploy(
     stop = Stop()
     tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
+        jobs, rules = _in_turn(app, jobs, rules)
         done = _roll_out(app, jobs, tools, rules)
-    emit_outcomes([(j.host, j.service, o) for j, o in done.outcomes], as_json)
+        outcomes = [(j.host, j.service, o) for j, o in done.outcomes]
+        routers = [] if stop.asked else settle_routers(app, outcomes, tools)
+    settled = [(url, r.outcome) for _, url, r in routers if not isinstance(r, Exception)]
+    emit_outcomes(outcomes, as_json, settled)
     _end(app, done)
+    end_together([(host, r) for host, _, r in routers], app.report)
+
+
+def _in_turn(app: App, jobs: list[Job], rules: Rules) -> tuple[list[Job], Rules]:
+    """Replicas behind a router one after the other; other hosts as they were asked for."""
+    from ddops.cli.routers import rolling
+
+    of = {(j.host, j.service): j for j in jobs}
+    pairs, rules = rolling(app, list(of), rules)
+    return [of[p] for p in pairs], rules
 
 
 def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[Job]:
@@ -230,6 +246,7 @@ def _jobs(
 
 def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
     from ddops.cli.backups import tools_for
+    from ddops.cli.routers import drains_of
     from ddops.clock import SystemClock
     from ddops.deploy import Settings, Tools
 
@@ -246,11 +263,14 @@ def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
         lock_wait_s=lock_wait,
         waivers=app.inventory.waivers,
         snapshots=lambda host: tools_for(app, host),
+        drains=drains_of(app),
     )
 
 
 def emit_outcomes(
-    outcomes: Sequence[tuple[Host, Service, Outcome | Exception]], as_json: bool
+    outcomes: Sequence[tuple[Host, Service, Outcome | Exception]],
+    as_json: bool,
+    routers: Sequence[tuple[str, Outcome]] = (),
 ) -> None:
     """What is live now, of the hosts where it went well."""
     from ddops.cli.output import emit_json, emit_table
@@ -260,6 +280,7 @@ def emit_outcomes(
     done = [
         (f"http://{s.listen}:{port_of(h, s)}", o) for h, s, o in outcomes if isinstance(o, Outcome)
     ]
+    done += routers
     if as_json:
         emit_json(
             "deploy",

@@ -12,7 +12,7 @@ from pathlib import Path
 from ddops.command import cmd
 from ddops.errors import CommandFailed, DdopsError, RefusedError
 from ddops.plan import Change, Proposal
-from ddops.provision.envs import EnvRecipe
+from ddops.provision.envs import ROUTER, EnvRecipe
 from ddops.provision.side import NOTHING, HostSide, Query
 from ddops.supervise import ProcessSupervisor
 from ddops.transport.files import make_dirs, remove_tree, send_tree, tree_digest, write_file
@@ -138,6 +138,12 @@ class EnvStep:
     def _dir(self) -> str:
         return self.side.layout.env(self.recipe.digest)
 
+    @property
+    def _imports(self) -> list[str]:
+        if self.recipe.kind == ROUTER:
+            return ["sglang_router.sglang_router_rs"]
+        return ["torch"] if self.recipe.has("torch.txt") else []
+
     def query(self) -> Query:
         return {"json": [f"{self._dir}/env.json"]}
 
@@ -160,7 +166,7 @@ class EnvStep:
             "lock": f"{inputs}/engine.lock" if self.recipe.has("engine.lock") else None,
             "dists": [f"{inputs}/dists/{n}" for n in self.recipe.parts("dists")],
             "trees": [f"{inputs}/trees/{n}" for n in self.recipe.parts("trees")],
-            "imports": ["torch"] if self.recipe.has("torch.txt") else [],
+            "imports": self._imports,
             "cpu_torch": self.recipe.kind == "sglang-cpu",
             "find_links": self.find_links,
             "index": self.index,
