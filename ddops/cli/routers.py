@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
-    from ddops.deploy import Outcome, Tools
+    from ddops.deploy import Outcome, Row, Tools
     from ddops.deploy.drain import Drain
     from ddops.deploy.fleet import Rules
     from ddops.deploy.router import RouterOnHost
     from ddops.deploy.router_run import Settled
+    from ddops.deploy.router_view import RouterWord
     from ddops.inventory import Host, Service
+    from ddops.inventory.router import Routed
 
 Pair = tuple["Host", "Service"]
 
@@ -98,3 +100,28 @@ def settle_routers(
             app.warn(f"{removed} is in no inventory: taken out of the router", host)
         out.append((host, url, done))
     return out
+
+
+def look_at_routers(
+    app: App, services: Sequence[Service]
+) -> list[tuple[str, Routed, RouterWord | Exception]]:
+    """The routers of these services, each judged against the inventory."""
+    from ddops.deploy.router_view import judge_router
+
+    found = [r for s in services if (r := router_of(app, s)) is not None]
+    seen = app.fan_out(found, lambda r: judge_router(r.routed, r.look()))
+    return [(r.routed.host.name, r.routed, word) for r, word in seen]
+
+
+def drift_of_router(app: App, host: Host, service: Service) -> list[Row]:
+    """What drift says of a replica's router; nothing where it has none."""
+    from ddops.deploy.router_release import router_release
+    from ddops.deploy.router_view import drift_rows, judge_router
+
+    router = router_of(app, service)
+    if router is None:
+        return []
+    word = judge_router(router.routed, router.look())
+    wanted = router_release(router.routed, app.lookup).digest
+    current = router.place.links().current
+    return drift_rows(router.routed, word, host.name, wanted, current)

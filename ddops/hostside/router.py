@@ -33,6 +33,8 @@ HTTP_S = 6.0
 #: A change of the router's list is queued there, and done within milliseconds.
 CHANGE_S = 15.0
 POLL_S = 0.05
+#: An answer that is under way while the next is given its place.
+ASKED_TOKENS = 8
 VERBS = ("look", "remove", "add", "running", "ask")
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}  # noqa: S104 - asked over loopback
 GAUGE = re.compile(r"^sglang:(num_running_reqs|num_queue_reqs)(?:\{[^}]*\})? (\S+)$", re.M)
@@ -175,24 +177,34 @@ class Router:
         return {"running": None, "by": "", "why": why, "refused": bool(answer.get("refused"))}
 
     def ask(self, version, model, seconds):
-        """Small requests through the router until the start of that name has answered one."""
+        """Small requests through the router until the start of that name has answered one.
+
+        Several at once: a router that knows a prompt from nowhere gives it to the replica with the
+        least to do, and of idle ones always to the same.
+        """
         end, tries = time.monotonic() + float(seconds), 0
         others: dict[str, int] = {}
         while True:
-            tries += 1
-            # A prompt with a known beginning would go where that went before.
-            body = {"model": model, "prompt": os.urandom(16).hex(), "max_tokens": 1}
-            answer = call(self.base + "/v1/completions", self.key, "POST", body)
-            try:
-                said = str(json.loads(answer["body"])["metadata"]["weight_version"])
-            except (ValueError, KeyError, TypeError):
-                said = answer.get("error") or "HTTP %s" % answer["status"]
-            if said == version:
+            many = 2 * max(1, len(self.members().get("replicas", ())))
+            with concurrent.futures.ThreadPoolExecutor(many) as pool:
+                answers = list(pool.map(self.ask_once, [model] * many))
+            tries += many
+            for said in answers:
+                others[said] = others.get(said, 0) + 1
+            if others.pop(version, 0):
                 return {"answered": True, "tries": tries, "others": others}
-            others[said] = others.get(said, 0) + 1
             if time.monotonic() > end:
                 return {"answered": False, "tries": tries, "others": others}
             time.sleep(POLL_S)
+
+    def ask_once(self, model):
+        """Who answered a prompt that nobody has asked before."""
+        body = {"model": model, "prompt": os.urandom(16).hex(), "max_tokens": ASKED_TOKENS}
+        answer = call(self.base + "/v1/completions", self.key, "POST", body)
+        try:
+            return str(json.loads(answer["body"])["metadata"]["weight_version"])
+        except (ValueError, KeyError, TypeError):
+            return answer.get("error") or "HTTP %s" % answer["status"]
 
 
 @contextlib.contextmanager
