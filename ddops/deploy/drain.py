@@ -40,6 +40,10 @@ class Drain(Protocol):
         """Take it out and wait. Raises with the replica back in its place."""
         ...
 
+    def stay(self) -> None:
+        """It is not to be stopped after all; nothing is raised."""
+        ...
+
     def leave(self) -> Mapping[str, object]:
         """The same on the way back from a failure: nothing may keep it from going on."""
         ...
@@ -57,6 +61,9 @@ class NoDrain:
 
     def out(self, stop: Stop) -> Way:
         return Way(self.why, {})
+
+    def stay(self) -> None:
+        return
 
     def leave(self) -> Mapping[str, object]:
         return {}
@@ -107,7 +114,7 @@ class ReplicaDrain:
                 raise DdopsError(f"{self.host}: the router of {self._name} does not let it go")
             left = self._empty(stop, at_work)
         except BaseException:
-            self._put_back()
+            self.stay()
             raise
         others = [u for u in seen.healthy if u != url]
         evidence = {"replica": url, "was_served": raw.get("removed") is True,
@@ -145,7 +152,7 @@ class ReplicaDrain:
             stop.check("while the replica finished its requests")
             self.sleep(COUNT_EVERY_S)
 
-    def _put_back(self) -> None:
+    def stay(self) -> None:
         try:
             _, ok = self.router.add(self._url, BACK_S)
             word = "serves through the router again" if ok else "is not healthy for the router"

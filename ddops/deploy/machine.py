@@ -142,10 +142,14 @@ class Deploy:
         except DdopsError as error:
             self.record.fail("drained", _said(error), {})
             raise
-        if way.skipped:
-            self.record.skip("drained", way.skipped)
-        else:
-            self.record.ok("drained", way.evidence)
+        try:
+            if way.skipped:
+                self.record.skip("drained", way.skipped)
+            else:
+                self.record.ok("drained", way.evidence)
+        except BaseException:  # it is not stopped, so its place is where it was
+            self.drain.stay()
+            raise
 
     def _provisioned(self, rows: Sequence[tuple[str, str, Proposal]]) -> None:
         """The host is as provision leaves it: environment, weights, scripts, supervisor."""
