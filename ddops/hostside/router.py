@@ -55,6 +55,7 @@ class Router:
         self.where = where
         self.base = "http://%s:%d" % ("[%s]" % host if ":" in host else host, port)
         self.key = api_key(where)
+        self.control = control_key(where)
 
     # ---- what it serves
 
@@ -67,7 +68,7 @@ class Router:
 
     def members(self):
         """`state` is down only where nobody listens; what answers otherwise is unknown."""
-        answer = call(self.base + "/workers", self.key)
+        answer = call(self.base + "/workers", self.control)
         if answer["status"] != 200:
             state = "down" if answer.get("refused") else "unknown"
             return {"state": state, "why": answer.get("error") or "HTTP %s" % answer["status"]}
@@ -103,7 +104,7 @@ class Router:
                     return {**seen, "removed": False, "last": True}
                 self.keep([u for u in self.kept() if u != url])
                 for row in here:
-                    call("%s/workers/%s" % (self.base, row["id"]), self.key, "DELETE")
+                    call("%s/workers/%s" % (self.base, row["id"]), self.control, "DELETE")
                 gone = self.until(lambda now: all(r["url"] != url for r in now), CHANGE_S)
                 return {**seen, "removed": bool(here) and gone, "stays": not gone}
             if seen["state"] == "down":
@@ -118,7 +119,7 @@ class Router:
                 return {**seen, "added": False}
             if all(r["url"] != url for r in seen["replicas"]):
                 body = {"url": url, **({"api_key": self.key} if self.key else {})}
-                answer = call(self.base + "/workers", self.key, "POST", body)
+                answer = call(self.base + "/workers", self.control, "POST", body)
                 if answer["status"] not in (200, 201, 202):
                     why = answer.get("error") or "HTTP %s" % answer["status"]
                     return {**self.members(), "added": False, "why": why}
@@ -242,6 +243,15 @@ def call(url, key, method="GET", body=None, limit=4 << 20):
         return {"status": None, "body": "", "error": "%s: %s" % (type(error).__name__, error)}
     finally:
         client.close()
+
+
+def control_key(where):
+    """What router_start.py made; null before the router's first start."""
+    try:
+        with open(os.path.join(where, "run", "control.key"), encoding="ascii") as f:
+            return f.read()
+    except FileNotFoundError:
+        return None
 
 
 def api_key(where):

@@ -5,7 +5,8 @@
 
 The replicas are those of SERVICE_DIR/run/replicas.json: a router that is started again, by its
 supervisor or by a boot, goes on with what it had. The API key comes from the file that --config
-names, so that it shows in no process list.
+names, so that it shows in no process list. Its list is changed with a key of its own that never
+leaves the host: without it whoever reaches the router's port could add and remove replicas.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import secrets
 import sys
 
 
@@ -26,6 +28,7 @@ def main(argv):
             config = next(rest)
         else:
             words.append(word)
+    words += ["--control-plane-api-keys", "ddops:ddops:admin:" + control_key(folder)]
     if urls := kept(folder):
         words += ["--worker-urls", *urls]
     launcher = importlib.import_module("sglang_router.launch_router")
@@ -35,6 +38,18 @@ def main(argv):
             args.api_key = json.load(f)["api-key"]
     launcher.launch_router(args)
     return 0
+
+
+def control_key(folder):
+    """Made at the first start, and read by router.py beside this."""
+    path = os.path.join(folder, "run", "control.key")
+    if not os.path.exists(path):
+        temp = "%s.%d" % (path, os.getpid())
+        with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+            f.write(secrets.token_hex(32))
+        os.replace(temp, path)
+    with open(path, encoding="ascii") as f:
+        return f.read()
 
 
 def kept(folder):

@@ -167,8 +167,7 @@ def _router_faults(service: ServiceTable, raw: Mapping[str, object]) -> Iterator
         yield Fault(
             ("router", "listen"),
             f"listens on {quote(router.listen)} and the service has no api_key, so anybody who"
-            " reaches the host can use it, and add and remove replicas; set api_key, or"
-            " x-public = true if that is meant",
+            " reaches the host can use it; set api_key, or x-public = true if that is meant",
         )
 
 

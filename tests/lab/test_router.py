@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,12 +17,13 @@ import pytest
 
 from ddops.layout import ServiceLayout
 from tests.lab.harness import Done, HostView, Project
-from tests.lab.looking import until
+from tests.lab.looking import seen_in_proc, until
 from tests.lab.steady import steady
 from tests.lab.test_deploy_kills import hit
 
 NAMES = ("lab1", "lab2", "lab3", "lab4")
-#: Requests of 2 s and 4 a second: behind four replicas each has two at work at any time.
+#: Requests of 2 s and 4 a second: behind four replicas each has two at work at any time. The
+#: engines are told to wait for none of them when they stop: only draining saves a request.
 TOKENS, STEP_MS, RATE = 40, 50, 4.0
 
 
@@ -47,10 +49,14 @@ class Fleet:
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             client.request(method, path, None if body is None else json.dumps(body),
-                           {"Content-Type": "application/json"})  # fmt: skip
+                           {"Content-Type": "application/json",
+                            "Authorization": f"Bearer {self.key()}"})  # fmt: skip
             return json.loads(client.getresponse().read() or b"null")
         finally:
             client.close()
+
+    def key(self) -> str:
+        return Path(self.folder.run, "control.key").read_text()
 
     def members(self) -> dict[str, bool]:
         """By URL: what the router itself says it serves, and whether it is healthy."""
@@ -113,7 +119,7 @@ def fleet(make_project: Callable[[str], Project]) -> Iterator[Fleet]:
     project = make_project("rt")
     project.ok("lab", "up", "--engine", "sim", "--hosts", "4")
     for name in ("one", "two", "three"):
-        project.profile(name, f"step_ms={STEP_MS},commit=1")
+        project.profile(name, f"step_ms={STEP_MS},commit=1,drain_s=0")
     project.profile("wrong", "garbage")
     made = Fleet(project, *two_ports())
     made.write()
@@ -156,6 +162,18 @@ def test_it_listens_on_loopback_alone(fleet: Fleet) -> None:
         if words[3] == "0A" and int(port, 16) in (fleet.port, fleet.metrics):
             listening.add((host, int(port, 16)))
     assert listening == {("0100007F", fleet.port), ("0100007F", fleet.metrics)}
+
+
+def test_its_list_is_changed_by_who_holds_its_key_alone(fleet: Fleet) -> None:
+    for path in ("/workers", f"/workers/{'0' * 8}-0000-0000-0000-{'0' * 12}"):
+        for head in ({}, {"Authorization": "Bearer guessed"}):
+            client = http.client.HTTPConnection("127.0.0.1", fleet.port, timeout=10)
+            client.request("DELETE" if "0000" in path else "GET", path, headers=head)
+            assert client.getresponse().status == 401
+            client.close()
+    assert stat.S_IMODE(Path(fleet.folder.run, "control.key").stat().st_mode) == 0o600
+    assert seen_in_proc(fleet.key()) == []
+    assert fleet.key() not in Path(fleet.folder.log, "engine.log").read_text()
 
 
 def test_an_update_of_four_replicas_loses_no_request(fleet: Fleet) -> None:

@@ -359,7 +359,7 @@ def test_the_schema_knows_every_file_and_key() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (ROUTED + 'host = "h"\nlisten = "0.0.0.0"\n', "add and remove replicas; set api_key"),
+        (ROUTED + 'host = "h"\nlisten = "0.0.0.0"\n', "and the service has no api_key"),
         (ROUTED + 'host = "h"\nmetrics_port = 30080\n', "is the router's port"),
         ("nnodes = 2\n" + ROUTED + 'host = "h"\n', "a replica is one host"),
         ('engine = "slurm"\n' + ROUTED + 'host = "h"\n', "slurm picks its hosts itself"),
