@@ -32,13 +32,9 @@ def router_of(app: App, service: Service) -> RouterOnHost | None:
 
 def drains_of(app: App) -> Callable[[Service, Host], Drain]:
     """What stands before a replica that is to be stopped."""
-    from ddops.deploy.drain import NoDrain, ReplicaDrain
+    from ddops.deploy import drain
 
-    def of(service: Service, host: Host) -> Drain:
-        router = router_of(app, service)
-        return NoDrain() if router is None else ReplicaDrain(router, host.name, app.say)
-
-    return of
+    return drain.drains_of(app.inventory, app.transport, app.lookup, app.redactor, app.say)
 
 
 def rolling(app: App, pairs: Sequence[Pair], rules: Rules) -> tuple[list[Pair], Rules]:

@@ -10,12 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
+from ddops.command import Redactor
 from ddops.deploy.router import RouterOnHost
 from ddops.deploy.stop import Stop
 from ddops.errors import DdopsError, GateFailed, RefusedError, UnreachableError
+from ddops.inventory.merge import Inventory
+from ddops.inventory.model import Host, Service
+from ddops.inventory.router import routed
 from ddops.model import State
+from ddops.transport import Transport
 
 #: Between two counts of the requests that still run.
 COUNT_EVERY_S = 0.5
@@ -192,3 +198,22 @@ class ReplicaDrain:
             )
         return {"router": {"replica": url, "answered_after": asked.get("tries"),
                            "back_s": round(self.now() - began, 2)}}  # fmt: skip
+
+
+def drains_of(
+    inventory: Inventory,
+    transport: Callable[[Host], Transport],
+    lookup: Callable[[str], Path],
+    redactor: Redactor,
+    say: Callable[[str], None],
+) -> Callable[[Service, Host], Drain]:
+    """By service and host, what stands before a replica that is to be stopped."""
+
+    def of(service: Service, host: Host) -> Drain:
+        found = routed(inventory, service)
+        if found is None:
+            return NoDrain()
+        router = RouterOnHost(transport(found.host), found, lookup, redactor)
+        return ReplicaDrain(router, host.name, say)
+
+    return of

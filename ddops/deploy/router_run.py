@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddops.deploy.drain import BACK_S
-from ddops.deploy.host import port_is_foreign
+from ddops.deploy.host import ServiceOnHost, port_is_foreign
+from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
 from ddops.deploy.router import RouterOnHost, RouterSeen
 from ddops.deploy.router_release import router_release
 from ddops.deploy.run import Outcome, Tools, Work, at_work, recorder
-from ddops.errors import DdopsError, GateFailed, RefusedError, RolledBackError
+from ddops.deploy.stop import Stop
+from ddops.errors import (
+    DdopsError,
+    GateFailed,
+    RefusedError,
+    RollbackFailedError,
+    RolledBackError,
+    UnreachableError,
+)
 from ddops.model import State, short
 from ddops.transport.files import read_file
 
@@ -44,6 +53,12 @@ def settle(router: RouterOnHost, versions: Mapping[str, str], tools: Tools) -> S
     with_urls = {router.routed.of(host).url: version for host, version in versions.items()}
     seen = router.look()
     place = router.place
+    if seen.state is State.UNKNOWN:  # it may serve all the same: nobody restarts what he cannot see
+        raise UnreachableError(
+            f"{place.host.name}: the router of {router.routed.service.name} does not answer",
+            why=seen.why,
+            next=f"ddops status {router.routed.service.name}",
+        )
     links = place.links()
     changed = seen.state is not State.UP or links.current != release.digest
     changed = changed or links.committed != release.digest
@@ -101,21 +116,20 @@ def _start(router: RouterOnHost, release: Release, urls: Sequence[str], tools: T
         record = recorder(work.ledger, place, release, work.op_id, tools)
         previous = place.links().committed
         record.locked(previous)
-        _fit(router, release)
-        record.ok("staged", {"fresh": place.stage(release, tools.resolve)})
-        before = place.observe(http=False)
-        if port_is_foreign(before):
-            why = f"port {place.port} is in use by {before.port.owner}"
-            record.fail("planned", why, {})
-            raise RefusedError(
-                f"{place.host.name}: {why}", next="stop that process, or set another [router] port"
-            )
-        for url in urls:  # what it starts with; where it runs, they are there already
-            router.add(url, 0)
+        try:
+            _fit(router, release)
+            record.ok("planned", {"replicas": list(urls)})
+            record.ok("staged", {"fresh": place.stage(release, tools.resolve)})
+            for url in urls:  # what it starts with; where it runs, they are there already
+                router.add(url, 0)
+        except BaseException as error:
+            record.give_up("failed", str(error), {"touched": "nothing"})
+            raise
         try:
             seen = _up(router, release.digest, work, tools)
         except DdopsError as error:
-            raise _back(router, previous, error, work, tools) from error
+            raise _back(router, previous, error, work, record, tools) from error
+        record.ok("started", {"replicas": list(seen.kept)})
         place.commit(release.digest)
         record.committed()
         place.prune(tools.settings.keep_releases, release.digest, previous)
@@ -133,12 +147,18 @@ def _fit(router: RouterOnHost, release: Release) -> None:
                 why=f"{path} is not there",
                 next=f"ddops provision {place.host.name}",
             )
+    before = place.observe(http=False)
+    if port_is_foreign(before):
+        raise RefusedError(
+            f"{place.host.name}: port {place.port} is in use by {before.port.owner}",
+            next="stop that process, or set another [router] port",
+        )
 
 
 def _up(router: RouterOnHost, digest: str, work: Work, tools: Tools) -> RouterSeen:
     """Stop what runs, start this release, and wait until it answers on its port."""
     place, clock = router.place, tools.clock
-    place.stop()
+    _down(place)
     place.switch(digest)
     place.start(work.op_id)
     end = clock.monotonic() + START_S
@@ -159,17 +179,45 @@ def _up(router: RouterOnHost, digest: str, work: Work, tools: Tools) -> RouterSe
         clock.sleep(0.2)
 
 
+def _down(place: ServiceOnHost) -> None:
+    state = place.stop()
+    if state.left or state.state is not State.DOWN:
+        raise DdopsError(
+            f"{place.host.name}: the router did not stop",
+            why=f"state {state.word}, processes left: {list(state.left) or 'none'}",
+            next="look at those processes on the host",
+        )
+
+
 def _back(
-    router: RouterOnHost, previous: str | None, error: DdopsError, work: Work, tools: Tools
+    router: RouterOnHost,
+    previous: str | None,
+    error: DdopsError,
+    work: Work,
+    record: Recorder,
+    tools: Tools,
 ) -> DdopsError:
-    place = router.place
+    """The router that was there before, or none; what the caller raises."""
+    place, name = router.place, router.place.host.name
+    record.give_up("rolling_back", error.what, {"to": previous})
+    try:
+        if previous is None:
+            _down(place)
+            place.unlink_current()
+        else:
+            _up(router, previous, work, replace(tools, stop=Stop()))
+    except DdopsError as second:
+        record.give_up("stuck", second.what, {})
+        return RollbackFailedError(
+            f"{name}: the router failed, and so did the way back",
+            why=f"{error.what}; then: {second.what}",
+            next=f"ddops status {router.routed.service.name}",
+        )
+    record.back(previous)
     if previous is None:
-        place.stop()
-        place.unlink_current()
         return error
-    _up(router, previous, work, tools)
     return RolledBackError(
-        f"{place.host.name}: the router failed, {short(previous)} serves again",
-        why=error.what,
+        f"{name}: the router failed, {short(previous)} serves again",
+        why=f"{error.what}: {error.why}",
         next=f"ddops status {router.routed.service.name}",
     )
