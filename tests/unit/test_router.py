@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +31,7 @@ from ddops.errors import (
     UsageError,
 )
 from ddops.hostside import router as hostside
+from ddops.hostside import router_start
 from ddops.inventory.merge import Inventory
 from ddops.inventory.model import Host, Origin, RouterTable, Service
 from ddops.inventory.router import Replica, Routed, routed
@@ -315,3 +319,38 @@ def test_rules_stay_as_they_are_without_a_router() -> None:
 
     pairs = [(host("a"), plain)]
     assert rolling(App(), pairs, Rules()) == (pairs, Rules())  # type: ignore[arg-type]
+
+
+def test_a_start_takes_up_what_is_kept_and_shows_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sglang_router` is not here: what it would be given is."""
+    given: list[SimpleNamespace] = []
+    launcher = SimpleNamespace(
+        parse_router_args=lambda words: SimpleNamespace(words=words, api_key=None),
+        launch_router=given.append,
+    )
+    monkeypatch.setitem(sys.modules, "sglang_router.launch_router", launcher)  # type: ignore[arg-type]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/replicas.json").write_text('["http://a:1", "http://b:1"]')
+    (tmp_path / "key.json").write_text('{"api-key": "hunter2"}')
+    words = [str(tmp_path), "--port", "9", "--config", str(tmp_path / "key.json")]
+    for _ in range(2):
+        router_start.main([*words, "--weight-version", "x-1"])
+    first, second = given
+    key = (tmp_path / "run/control.key").read_text()
+    assert first.words == second.words == [
+        "--port", "9", "--control-plane-api-keys", f"ddops:ddops:admin:{key}",
+        "--worker-urls", "http://a:1", "http://b:1",
+    ]  # fmt: skip
+    assert first.api_key == "hunter2"
+    assert len(key) == 64
+    assert (tmp_path / "run/control.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_unit_of_a_router_leaves_only_the_hosts_own_names_open() -> None:
+    spec = router_release(behind(), lambda n: ROOT / n).content["spec"]
+    assert isinstance(spec, dict)
+    names = set(re.findall(r"\$\{(\w+)\}", str(spec["unit"])))
+    assert names == {"engine_dir", "python", "user"}
+    assert "guard.py ${engine_dir}/.ddops/services/k.router" in str(spec["unit"])
