@@ -330,7 +330,7 @@ def test_a_start_takes_up_what_is_kept_and_shows_no_key(
         parse_router_args=lambda words: SimpleNamespace(words=words, api_key=None),
         launch_router=given.append,
     )
-    monkeypatch.setitem(sys.modules, "sglang_router.launch_router", launcher)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "sglang_router.launch_router", launcher)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/replicas.json").write_text('["http://a:1", "http://b:1"]')
     (tmp_path / "key.json").write_text('{"api-key": "hunter2"}')
