@@ -229,16 +229,15 @@ def test_a_replica_that_fails_goes_back_behind_the_router_and_the_others_stay(
 @pytest.mark.parametrize("state", ["drained", "started"])
 def test_a_killed_update_shows_who_is_left_out_and_goes_on(fleet: Fleet, state: str) -> None:
     profile = {"drained": "one", "started": "two"}[state]
-    killed = hit(fleet.project, state, "kill", "deploy", "tiny", "--profile", profile)
+    killed = hit(fleet.project, state, "kill", "deploy", "lab3", "--profile", profile)
     assert killed.rc == -signal.SIGKILL
-    out = [n for n, h in fleet.health().items() if h == "left out"]
-    assert len(out) == 1
-    assert fleet.url(out[0]) not in fleet.kept()
-    drift = fleet.project.run("drift", out[0])
+    assert [n for n, h in fleet.health().items() if h == "left out"] == ["lab3"]
+    assert fleet.url("lab3") not in fleet.kept()
+    drift = fleet.project.run("drift", "lab3")
     assert drift.rc == 8
     assert "behind router" in drift.out
     assert "left out" in drift.out
-    fleet.project.ok("deploy", "tiny", "--profile", profile)
+    fleet.project.ok("deploy", "lab3", "--profile", profile)
     assert set(fleet.health().values()) == {"ok"}
     assert fleet.kept() == fleet.urls
 
