@@ -302,6 +302,7 @@ def emit_outcomes(
 def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
     """What would be deployed, from local files, and what the host says now, where it answers."""
     from ddops.cli.output import emit_json, emit_line
+    from ddops.cli.routers import planned_routers
     from ddops.deploy import plan_release
 
     plans = [
@@ -330,6 +331,8 @@ def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
         emit_line("  transitions")
         for state, words in plan.transitions:
             emit_line(f"    {state:<12} {words}")
+    for line in planned_routers(app, [j.service for j in jobs]):
+        emit_line(line)
 
 
 def _wrapped(name: str, text: str) -> str:

@@ -98,6 +98,25 @@ def settle_routers(
     return out
 
 
+def planned_routers(app: App, services: Sequence[Service]) -> list[str]:
+    """What a dry run says of the routers, from local files."""
+    from ddops.deploy.router_release import router_release
+    from ddops.inventory.router import routed
+    from ddops.model import short
+
+    out = []
+    for service in {s.name: s for s in services}.values():
+        found = routed(app.inventory, service)
+        if found is None:
+            continue
+        table, digest = found.table, router_release(found, app.lookup).digest
+        out.append(f"router of {service.name} on {found.host.name}, policy {table.policy}")
+        out.append(f"  release    {short(digest)}")
+        out.append(f"  listens    http://{table.listen}:{table.port}")
+        out += [f"  replica    {r.host} {r.url}" for r in found.replicas]
+    return out
+
+
 def look_at_routers(
     app: App, services: Sequence[Service]
 ) -> list[tuple[str, Routed, RouterWord | Exception]]:

@@ -152,6 +152,9 @@ def test_replicas_come_first_and_then_a_router_that_knows_all_of_them(fleet: Fle
     assert len(again) == 5
     assert not any(r["changed"] for r in again.values())
     assert "no drift, " in fleet.project.ok("drift", "tiny").out
+    planned = fleet.project.ok("deploy", "tiny", "--dry-run").out
+    assert "router of tiny on lab1, policy round_robin" in planned
+    assert all(f"replica    {n} {fleet.url(n)}" in planned for n in NAMES)
 
 
 def test_it_listens_on_loopback_alone(fleet: Fleet) -> None:

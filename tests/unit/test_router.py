@@ -17,8 +17,10 @@ from ddops.cli.routers import rolling
 from ddops.deploy.drain import NoDrain, ReplicaDrain
 from ddops.deploy.drift import Same
 from ddops.deploy.fleet import Rules
+from ddops.deploy.host import Links
 from ddops.deploy.router import ReplicaSeen, RouterSeen, parse_router
 from ddops.deploy.router_release import router_release
+from ddops.deploy.router_run import settle
 from ddops.deploy.router_view import OK, OUT, SICK, STRANGER, document, drift_rows, judge_router
 from ddops.deploy.stop import Stop
 from ddops.errors import (
@@ -245,6 +247,70 @@ def test_an_answer_of_another_version_is_an_error() -> None:
                 {**good, "replicas": [1]}, {**good, "replicas": [{}]}):  # fmt: skip
         with pytest.raises(CommandFailed, match="not readable"):
             parse_router(bad)
+
+
+# ---- the router itself
+
+
+@dataclass
+class Place:
+    """The router's folder on its host: its release is there, started and committed."""
+
+    digest: str
+    host: Host = field(default_factory=lambda: host("a"))
+
+    def links(self) -> Links:
+        return Links(self.digest, self.digest)
+
+    def observe(self, *, http: bool) -> SimpleNamespace:
+        return SimpleNamespace(launch=SimpleNamespace(nonce="r1"))
+
+
+def standing(**more: Any) -> Any:
+    router = Router(**more)
+    digest = router_release(router.routed, lambda n: ROOT / n).digest
+    return SimpleNamespace(
+        routed=router.routed, place=Place(digest), look=lambda: router.state, add=router.add,
+        ask=router.ask, remove=router.remove, log=router.log,
+    )  # fmt: skip
+
+
+TOOLS: Any = SimpleNamespace(lookup=lambda n: ROOT / n)
+
+
+def test_a_router_in_step_is_left_alone() -> None:
+    router = standing()
+    done = settle(router, {"a": "v-1", "b": "v-2"}, TOOLS)
+    assert (done.outcome.changed, done.outcome.nonce, done.added, done.removed) == (
+        False, "r1", (), (),
+    )  # fmt: skip
+    assert router.log == []
+
+
+def test_who_was_deployed_is_put_back_and_who_is_unknown_is_taken_out() -> None:
+    router = standing(state=seen(a=True, b=None, c=True))
+    done = settle(router, {"a": "v-1", "b": "v-2"}, TOOLS)
+    assert (done.added, done.removed) == (("http://b:1",), ("http://c:1",))
+    assert router.log == ["add http://b:1", "ask v-2", "remove http://c:1"]
+    other = standing(state=seen(a=True, b=None))
+    assert settle(other, {"a": "v-1"}, TOOLS).added == (), "b may be out because somebody wants it"
+
+
+@pytest.mark.parametrize(
+    ("more", "versions", "error", "words"),
+    [
+        ({"state": seen()}, {"a": "v"}, GateFailed, "up with no healthy replica"),
+        ({"state": seen(a=False), "added": False}, {"a": "v"}, GateFailed, "does not serve"),
+        ({"state": seen(a=None), "answered": False}, {"a": "v"}, GateFailed, "does not serve"),
+        ({"state": seen(State.UNKNOWN)}, {"a": "v"}, UnreachableError, "does not answer"),
+        ({}, {}, RefusedError, "no replica of k is there for a router"),
+    ],
+)
+def test_a_router_that_would_serve_nobody_is_no_success(
+    more: dict[str, Any], versions: dict[str, str], error: type[DdopsError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        settle(standing(**more), versions, TOOLS)
 
 
 # ---- where a router finds its replicas
