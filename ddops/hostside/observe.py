@@ -149,7 +149,8 @@ def holder(pid, inodes):
 
 
 def socket_owner(inodes):
-    return next((int(p) for p in os.listdir("/proc") if p.isdigit() and holder(int(p), inodes)), None)
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return next((pid for pid in pids if holder(pid, inodes)), None)
 
 
 def unit(launch):

@@ -48,7 +48,7 @@ def reads_only(command: Cmd) -> bool:
     argv = command.argv
     if argv[:3] == ("python3", "-S", "-c"):
         return argv[3:] == (look_text(),)
-    if argv[0] == "python3" and argv[1:2] == ("-",):
+    if argv[:4] == ("python3", *ALONE, "-"):
         return command.stdin in READING_SOURCES
     if argv[:2] == ("sh", "-c"):
         return argv[2] in READING_SCRIPTS
