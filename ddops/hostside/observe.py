@@ -117,17 +117,18 @@ def listening(port, service_dir, launch):
 
 def listen_inodes(port):
     out = set()
-    ours = ":%04X " % port  # most rows are of others, and there can be thousands
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table, encoding="ascii") as f:
-                rows = [row for row in f.read().splitlines()[1:] if ours in row]
+                next(f, None)
+                for row in f:
+                    words = row.split()
+                    if words[3] != "0A":
+                        break  # the kernel lists listeners first, then maybe thousands of others
+                    if int(words[1].rpartition(":")[2], 16) == port:
+                        out.add(words[9])
         except OSError:
             continue  # no IPv6 here
-        for row in rows:
-            words = row.split()
-            if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-                out.add(words[9])
     return out
 
 
