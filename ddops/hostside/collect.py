@@ -2,12 +2,15 @@
 """Collects a host's facts and prints them as one JSON object. Reads only, needs no root.
 
     collect.py [--root DIR] [--engine-dir DIR] [--time-limit SECONDS] [--part NAME=TEXT ...]
+               [--only COMMAND ...]
 
 Files are read below `--root` (a recorded host's folder; `/` otherwise). Every command has its
 own time limit; what could not be read is listed in `unread` with the reason, and the field is
 null. Nothing is guessed: null is not zero. What is risky (cuInit, importing torch and the kernel
 wheel) happens in child processes, which `--part` brings along (zlib, base64) or which lie beside
 this file. Beside parsed values stands the raw text: `commands` and `files`.
+
+`--only` leaves out the probes, and all commands but these: what is left is quick.
 
 A recorded host answers from `<root>/ddops/recorded.json`: {"commands": {...}, "probes": {...}}.
 """
@@ -98,8 +101,9 @@ def main(argv):
     parser.add_argument("--engine-dir", default="/opt/ddops")
     parser.add_argument("--time-limit", type=float, default=10.0)
     parser.add_argument("--part", action="append", default=[])
+    parser.add_argument("--only", action="append", default=[], choices=COMMANDS)
     args = parser.parse_args(argv)
-    collector = Collector(args.root, args.engine_dir, args.time_limit)
+    collector = Collector(args.root, args.engine_dir, args.time_limit, args.only)
     collector.parts = parts(args.part)
     json.dump(collector.facts(), sys.stdout)
     return 0
@@ -121,10 +125,11 @@ def parts(given):
 
 
 class Collector:
-    def __init__(self, root, engine_dir, time_limit):
+    def __init__(self, root, engine_dir, time_limit, only=()):
         self.root = root
         self.engine_dir = engine_dir
         self.limit = time_limit
+        self.only = only
         self.unread = {}
         self.parts = {}
 
@@ -133,12 +138,13 @@ class Collector:
         began = time.monotonic()
         recorded = self.recorded()
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            probing = pool.submit(self.probes) if recorded is None else None
+            whole = recorded is None and not self.only
+            probing = pool.submit(self.probes) if whole else None
             running = pool.submit(self.commands) if recorded is None else None
             out = self.seen_here()
             out["commands"] = running.result() if running else recorded["commands"]
             out["files"] = {path: self.text(path) for path in FILES}
-            out["probes"] = probing.result() if probing else recorded["probes"]
+            out["probes"] = probing.result() if probing else (recorded or {}).get("probes", {})
         out["unread"] = self.unread
         out["collected_s"] = round(time.monotonic() - began, 3)
         return out
@@ -278,7 +284,11 @@ class Collector:
     def commands(self):
         """Every command, side by side, each with its own time limit."""
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            waiting = {key: pool.submit(self.kept, key, argv) for key, argv in COMMANDS.items()}
+            waiting = {
+                key: pool.submit(self.kept, key, argv)
+                for key, argv in COMMANDS.items()
+                if not self.only or key in self.only
+            }
             return {key: future.result() for key, future in waiting.items()}
 
     def kept(self, key, argv):

@@ -384,7 +384,7 @@ def gpu_host(monkeypatch: pytest.MonkeyPatch, used: object, apps: str = "") -> R
     run.service.host = Host(name="box", origin=HERE, ssh="box", host_class="pcie")
     raw = {"gpus": [{"memory.used": used}], "commands": {"smi_apps": {"rc": 0, "out": apps}}}
     run.service.transport = None  # type: ignore[attr-defined]
-    monkeypatch.setattr(machine, "collect", lambda *_: SimpleNamespace(raw=raw))
+    monkeypatch.setattr(machine, "collect", lambda *_, **_kw: SimpleNamespace(raw=raw))
     return run
 
 
