@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -72,6 +73,15 @@ class App:
     def transport(self, host: Host) -> Transport:
         """A transport to the host; closed with the program."""
         return self.open_transport(self.ssh_target(host))
+
+    def reach(self, host: Host, work: Callable[[Transport], R]) -> R:
+        """What `work` makes of a connection to the host, which is closed behind it.
+
+        For work on one host after the other of a fleet: connections kept to the end of the program
+        would come to more than a process may have open files.
+        """
+        with closing(self.transport(host)) as transport:
+            return work(transport)
 
     def open_transport(self, target: SshTarget) -> Transport:
         """A transport to any machine, such as a backup place; closed with the program."""
