@@ -6,8 +6,9 @@
 Both are whole command lines, with as many hosts side by side, on hosts that are provisioned and
 serve nothing; each has its own sshd with a strict key. `true` does nothing on the host, status runs
 our observer there. Most of OpenSSH's time is its post-quantum key exchange, which paramiko does not
-have; so the fan-out runs once more with curve25519, which is what status uses. The warm command is `true` over one connection that is open, ours and OpenSSH's
-with ControlMaster (a process of its own each), to a plain sshd. Rounds are interleaved.
+have; so the fan-out runs once more with curve25519, which is what status uses. The warm command is
+`true` over one connection that is open, ours and OpenSSH's with ControlMaster (a process of its own
+each), to a plain sshd. Rounds are interleaved.
 """
 
 from __future__ import annotations
