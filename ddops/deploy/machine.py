@@ -41,7 +41,7 @@ from ddops.gates import Observation
 from ddops.inventory.model import Waiver
 from ddops.model import State, short
 from ddops.plan import Proposal
-from ddops.probe import Facts, collect
+from ddops.probe import Chain, Facts, collect
 from ddops.snapshot import Step
 
 #: Every transition of a deploy that goes well, in order.
@@ -107,6 +107,7 @@ class Deploy:
             looked = pool.submit(self.service.observe, http=False)
             facts = self._probe()
         self._compat(facts)
+        self._can_soak(facts)
         self.record.ok("rendered", {"release": self.release.digest, **self.chosen})
         self._flags()
         seen = looked.result()
@@ -168,6 +169,17 @@ class Deploy:
         self.record.facts(facts)
         self.record.ok("probed", {"facts": facts.digest, "simulated": facts.simulated})
         return facts
+
+    def _can_soak(self, facts: Facts) -> None:
+        """Better refused now than taken back after the load, for a log that nobody could read."""
+        if self.service.service.soak_s <= 0 or (self.service.host.host_class or "cpu") == "cpu":
+            return
+        if not facts.simulated and Chain(facts).kernel_log is None:
+            raise self._refuse(
+                "planned",
+                "the service asks for a soak, and the kernel log with the GPUs' errors is not read",
+                "let the login join group adm or systemd-journal, or set soak_s = 0",
+            )
 
     def _compat(self, facts: Facts) -> None:
         host = self.service.host
