@@ -22,6 +22,7 @@ from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
 from ddops.deploy.memory import free_memory
 from ddops.deploy.party import Party, PartyStop
+from ddops.deploy.preflight import Preflight
 from ddops.deploy.ready import Waiter
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
@@ -101,15 +102,18 @@ class Deploy:
 
     def _before(self) -> None:
         """Everything that leaves the running service alone. An error here changed nothing."""
-        with ThreadPoolExecutor(2, thread_name_prefix="look") as pool:
-            # These only look: beside the probe, which takes as long as both.
+        with ThreadPoolExecutor(3, thread_name_prefix="look") as pool:
+            # These only look: beside the probe, which takes as long as each.
             rows = pool.submit(self.prepared)
             looked = pool.submit(self.service.observe, http=False)
+            parsed = pool.submit(
+                self.service.preflight, self.release, self.settings.preflight_timeout_s
+            )
             facts = self._probe()
         self._compat(facts)
         self._can_soak(facts)
         self.record.ok("rendered", {"release": self.release.digest, **self.chosen})
-        self._flags()
+        self._flags(parsed.result())
         seen = looked.result()
         if port_is_foreign(seen):
             raise self._refuse(
@@ -200,9 +204,8 @@ class Deploy:
             )
         self.record.ok("compat_ok", evidence)
 
-    def _flags(self) -> None:
+    def _flags(self, found: Preflight) -> None:
         """The installed engine parses the line itself: a table knows releases, not patches."""
-        found = self.service.preflight(self.release, self.settings.preflight_timeout_s)
         for warning in found.warnings:
             self._say(f"flags: {warning}")
         if found.faults:
