@@ -32,10 +32,8 @@ class App:
     ) -> None:
         self._start = Path(start)
         self.redactor = redactor if redactor is not None else Redactor()
-        self.report: Reporter = TextReporter(
-            sys.stderr, self.redactor, verbose=verbose > 0, quiet=quiet
-        )
-        self._quiet = quiet
+        self._verbose = self._quiet = False
+        self.speak(verbose=verbose > 0, quiet=quiet)
         self._open: list[Transport] = []
 
     @cached_property
@@ -126,9 +124,13 @@ class App:
         parallel = max(self.settings.parallel, least)
         return fan_out(items, work, parallel=parallel, progress=tell)
 
-    def louder(self, _times: int) -> None:
-        """`-v` behind the command: detail from here on."""
-        self.report = TextReporter(sys.stderr, self.redactor, verbose=True, quiet=self._quiet)
+    def speak(self, *, verbose: bool = False, quiet: bool = False) -> None:
+        """`-v` and `-q`, before the command or behind it, from here on."""
+        self._verbose |= verbose
+        self._quiet |= quiet
+        self.report: Reporter = TextReporter(
+            sys.stderr, self.redactor, verbose=self._verbose, quiet=self._quiet
+        )
 
     @property
     def quiet(self) -> bool:

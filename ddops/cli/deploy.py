@@ -295,9 +295,9 @@ def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
         emit_line(f"{job.service.name} on {job.host.name}{tag}, profile {job.profile.name}")
         evidence = job.profile.evidence
         note = " ".join(evidence.note.split())
-        emit_line(_wrapped("evidence", evidence.status + (f": {note}" if note else "")))
-        emit_line(_wrapped("release", plan.release_words))
-        emit_line(_wrapped("host", plan.host_words))
+        _fact("evidence", evidence.status + (f": {note}" if note else ""))
+        _fact("release", plan.release_words)
+        _fact("host", plan.host_words)
         emit_line("  command")
         for line in command_lines(plan.argv):
             emit_line(f"    {line}")
@@ -312,10 +312,14 @@ def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
             emit_line(f"    {state:<12} {words}")
 
 
-def _wrapped(name: str, text: str) -> str:
+def _fact(name: str, text: str) -> None:
     import textwrap
 
-    return textwrap.fill(text, 96, initial_indent=f"  {name:<10} ", subsequent_indent=" " * 13)
+    from ddops.cli.output import emit_line
+
+    head = f"  {name:<10} "
+    for line in textwrap.wrap(text, 80, initial_indent=head, subsequent_indent=" " * len(head)):
+        emit_line(line)
 
 
 def command_lines(argv: tuple[str, ...]) -> list[str]:

@@ -85,7 +85,7 @@ def _rows(app: App, host: Host, service: Service) -> list[Row]:
     profile = app.inventory.profile_of(service)
     try:
         wanted: str | None = prepare(host, service, profile, app.lookup).digest
-    except DdopsError as error:  # no lock for this engine here: the host can be looked at still
+    except DdopsError as error:  # the host can be looked at still
         app.warn(f"what would be deployed is not known: {error.what}", host.name)
         wanted = None
     return drift_of(target, seen, wanted)

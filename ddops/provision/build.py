@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ddops.errors import RefusedError
 from ddops.inventory.model import Host, Service
 from ddops.inventory.setup import read_setup
 from ddops.layout import HostLayout
@@ -22,7 +21,6 @@ from ddops.provision.steps import (
     DirsStep,
     EnvStep,
     FileStep,
-    MissingStep,
     PresentStep,
     TreeStep,
 )
@@ -79,16 +77,11 @@ class Provision:
                      layout.hostside, state),
         ]  # fmt: skip
         steps += setup_steps(side, self.host, read_setup(self.host, self.lookup), self.lookup)
-        try:
-            steps += self._env_steps(side)
-            last: list[Step] = []
-        except RefusedError as error:  # no lock for this engine: the rest is done all the same
-            last = [MissingStep("env", f"engine environment ({self.host.engine_env})", side, error)]
+        steps += self._env_steps(side)
         for service in self.services:
             steps += self._weights(side, service)
         if self.host.supervisor == "process":
             steps += self._supervisor_steps(side)
-        steps += last
         side.expect([s.query() for s in steps if isinstance(s, Asking)])
         return steps
 
