@@ -13,7 +13,7 @@ import pytest
 from ddops.cli import status
 from ddops.cli.app import App
 from ddops.errors import DdopsError
-from ddops.transport import FakeTransport
+from ddops.transport import FakeTransport, SshTarget
 
 
 class Counted(FakeTransport):
@@ -43,6 +43,19 @@ def test_a_connection_is_closed_behind_the_work(
     with pytest.raises(DdopsError, match="no"):
         app.reach(host, fail)
     assert Counted.open_now == 0
+
+
+def test_the_place_that_all_hosts_need_is_one_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App(str(tmp_path), verbose=0, quiet=True)
+    monkeypatch.setattr(app, "open_transport", lambda target: Counted(target.name))
+    before = Counted.open_now
+    first = app.shared_transport(SshTarget("keep", "keep"))
+    assert app.shared_transport(SshTarget("keep", "keep")) is first
+    assert app.shared_transport(SshTarget("keep", "keep", pin="SHA256:" + "a" * 43)) is not first
+    assert Counted.open_now == before + 2
+    Counted.open_now = before
 
 
 @pytest.mark.parametrize("bad", [False, True])
