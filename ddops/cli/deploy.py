@@ -150,8 +150,9 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
         shared = in_parties([(j.host, j.service) for j in wave], tools)
         return app.fan_out(
             wave,
-            lambda j: deploy_service(
-                app.transport(j.host), j.host, j.service, j.profile, shared[j.service.name]
+            lambda j: app.reach(
+                j.host,
+                lambda t: deploy_service(t, j.host, j.service, j.profile, shared[j.service.name]),
             ),
             least=_most_nodes(wave),
         )
@@ -160,8 +161,8 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
         shared = in_parties([(j.host, j.service) for j in wave], calm)
         return app.fan_out(
             wave,
-            lambda j: roll_back(
-                app.transport(j.host), j.host, j.service, None, shared[j.service.name]
+            lambda j: app.reach(
+                j.host, lambda t: roll_back(t, j.host, j.service, None, shared[j.service.name])
             ),
             least=_most_nodes(wave),
         )

@@ -23,6 +23,7 @@ from ddops.deploy.drain import Drain, NoDrain
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
 from ddops.deploy.memory import free_memory
 from ddops.deploy.party import Party, PartyStop
+from ddops.deploy.preflight import Preflight
 from ddops.deploy.ready import Waiter
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
@@ -42,7 +43,7 @@ from ddops.gates import Observation
 from ddops.inventory.model import Waiver
 from ddops.model import State, short
 from ddops.plan import Proposal
-from ddops.probe import Facts, collect
+from ddops.probe import Chain, Facts, collect
 from ddops.snapshot import Step
 
 #: Every transition of a deploy that goes well, in order.
@@ -106,14 +107,18 @@ class Deploy:
 
     def _before(self) -> None:
         """Everything that leaves the running service alone. An error here changed nothing."""
-        with ThreadPoolExecutor(2, thread_name_prefix="look") as pool:
-            # These only look: beside the probe, which takes as long as both.
+        with ThreadPoolExecutor(3, thread_name_prefix="look") as pool:
+            # These only look: beside the probe, which takes as long as each.
             rows = pool.submit(self.prepared)
             looked = pool.submit(self.service.observe, http=False)
+            parsed = pool.submit(
+                self.service.preflight, self.release, self.settings.preflight_timeout_s
+            )
             facts = self._probe()
         self._compat(facts)
+        self._can_soak(facts)
         self.record.ok("rendered", {"release": self.release.digest, **self.chosen})
-        self._flags()
+        self._flags(parsed.result())
         seen = looked.result()
         if port_is_foreign(seen):
             raise self._refuse(
@@ -189,6 +194,17 @@ class Deploy:
         self.record.ok("probed", {"facts": facts.digest, "simulated": facts.simulated})
         return facts
 
+    def _can_soak(self, facts: Facts) -> None:
+        """Better refused now than taken back after the load, for a log that nobody could read."""
+        if self.service.service.soak_s <= 0 or (self.service.host.host_class or "cpu") == "cpu":
+            return
+        if not facts.simulated and Chain(facts).kernel_log is None:
+            raise self._refuse(
+                "planned",
+                "the service asks for a soak, and the kernel log with the GPUs' errors is not read",
+                "let the login join group adm or systemd-journal, or set soak_s = 0",
+            )
+
     def _compat(self, facts: Facts) -> None:
         host = self.service.host
         found = judge_all(subject_of(facts, host, self.judged))
@@ -208,9 +224,8 @@ class Deploy:
             )
         self.record.ok("compat_ok", evidence)
 
-    def _flags(self) -> None:
+    def _flags(self, found: Preflight) -> None:
         """The installed engine parses the line itself: a table knows releases, not patches."""
-        found = self.service.preflight(self.release, self.settings.preflight_timeout_s)
         for warning in found.warnings:
             self._say(f"flags: {warning}")
         if found.faults:
@@ -278,7 +293,8 @@ class Deploy:
 
     def _vram_free(self) -> None:
         host = self.service.host
-        facts = collect(self.service.transport, host.python, host.engine_dir)
+        # Nothing serves now: what this does not need is not waited for.
+        facts = collect(self.service.transport, host.python, host.engine_dir, only=("smi_apps",))
         self.record.ok("vram_free", {"used_mib": free_memory(host.name, facts)})
 
     def _start(self, digest: str) -> Observation:
