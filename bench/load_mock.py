@@ -22,6 +22,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from ddops.hostside.load.stamps import ANCILLARY, ask_for_stamps, stamp_of  # noqa: E402
+
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"data: [DONE]\n\n"
 KINDS = {"/generate": "native", "/v1/completions": "text", "/v1/chat/completions": "chat"}
@@ -59,14 +63,16 @@ def event(kind: str, count: int, each: int, last: bool) -> dict[str, object]:
 
 
 class Answer:
-    __slots__ = ("arrived", "asked", "at", "chunks", "due", "place", "start")
+    __slots__ = ("arrived", "asked", "at", "by", "came", "chunks", "place", "start")
 
-    def __init__(self, arrived: int, start: int, chunks: list[bytes]) -> None:
+    def __init__(self, came: int, arrived: int, start: int, chunks: list[bytes]) -> None:
+        self.came = came
         self.arrived = arrived
         self.start = start
         self.chunks = chunks
         self.place = 0
         self.asked = ""
+        self.by = 0
         self.at: list[int] = []
 
 
@@ -112,6 +118,7 @@ class Mock:
                 return
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ask_for_stamps(client)
             self.clients[client.fileno()] = (client, bytearray())
             self.epoll.register(client.fileno(), select.EPOLLIN)
 
@@ -125,7 +132,7 @@ class Mock:
     def read(self, fd: int) -> None:
         client, buffer = self.clients[fd]
         try:
-            data = client.recv(1 << 16)
+            data, ancillary, _, _ = client.recvmsg(1 << 16, ANCILLARY)
         except BlockingIOError:
             return
         except OSError:
@@ -134,15 +141,18 @@ class Mock:
             self.drop(fd)
             return
         buffer += data
+        came = stamp_of(ancillary)
         for method, path, body in requests(buffer):
-            self.ask(fd, client, method, path, body)
+            self.ask(fd, client, method, path, body, came)
 
-    def ask(self, fd: int, client: socket.socket, method: str, path: str, body: bytes) -> None:
+    def ask(
+        self, fd: int, client: socket.socket, method: str, path: str, body: bytes, came: int
+    ) -> None:
         now = time.time_ns()
         if path in KINDS and method == "POST":
             self.number += 1
             stagger = (self.number * 37 % 100) * 100_000  # up to 10 ms, so that waves spread
-            answer = Answer(now, now + self.ttft + stagger, self.made[KINDS[path]])
+            answer = Answer(came, now, now + self.ttft + stagger, self.made[KINDS[path]])
             answer.asked = prompt_of(body)
             client.send(HEAD)
             self.answers[fd] = answer
@@ -187,6 +197,7 @@ class Mock:
         answer.at.append(time.time_ns())
         try:
             client.send(answer.chunks[answer.place])
+            answer.by = answer.by or time.time_ns()
             if last:
                 client.send(framed(END) + b"0\r\n\r\n")
         except OSError:
@@ -196,7 +207,8 @@ class Mock:
         if last:
             self.running -= 1
             del self.answers[fd]
-            self.rows.append({"asked": answer.asked, "arrived": answer.arrived,
+            self.rows.append({"asked": answer.asked, "came": answer.came,
+                              "arrived": answer.arrived, "by": answer.by,
                               "start": answer.start, "at": answer.at})  # fmt: skip
             return
         heapq.heappush(self.due, (answer.start + answer.place * self.gap, fd, id(answer)))
