@@ -4,9 +4,11 @@
     load_mock.py PORT TRUTH_FILE --gap-ms 10 --ttft-ms 50 --tokens 200 --each 1
 
 One thread, epoll, prebuilt chunks, no spinning: it sleeps until the next chunk is due. Speaks
-SGLang's /generate and the OpenAI routes, streaming only, with counts. For each answer it keeps when
-the request had come and when each chunk was handed to the kernel (CLOCK_REALTIME ns), written to
-TRUTH_FILE as JSON lines at the end of each answer. `POST /truth` starts a new file.
+SGLang's /generate and the OpenAI routes, streaming only, with counts. For each answer it keeps, in
+ns of CLOCK_REALTIME: when the request's last segment reached the kernel (`came`, by the kernel's
+stamp), when this program had read it (`arrived`), when the first chunk was due (`start`), and its
+look at the clock right before each chunk was handed to the kernel (`at`) and right after the first
+one (`by`). `POST /truth` writes them to TRUTH_FILE and begins anew.
 """
 
 from __future__ import annotations
@@ -22,9 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from ddops.hostside.load.stamps import ANCILLARY, ask_for_stamps, stamp_of  # noqa: E402
+from ddops.hostside.load.stamps import ANCILLARY, Warm, ask_for_stamps, stamp_of
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"data: [DONE]\n\n"
@@ -250,6 +250,10 @@ def main() -> int:
     args = parser.parse_args()
     if args.core is not None:
         os.sched_setaffinity(0, {args.core})
+    warm = Warm()
+    if not warm.works:
+        print("the kernel gives no receive timestamps: " + warm.why, file=sys.stderr)
+        return 69
     Mock(args).run()
     return 0
 
