@@ -85,7 +85,7 @@ class Setting:
 
     def serving(self, argv: list[str], log: Path) -> float:
         """One run of sglang's client in a fork of the process that has imported it; CPU seconds."""
-        if self._preloaded is None:
+        if self._preloaded is None or self._preloaded.poll() is not None:
             assert self.sglang is not None
             self._preloaded = subprocess.Popen(
                 self.words(self.sglang, "-c", PRELOAD), stdin=subprocess.PIPE,
@@ -102,7 +102,8 @@ class Setting:
                 if status:
                     raise RuntimeError(f"status {status}: " + log.read_text()[-400:])
                 return float(cpu_s)
-        raise RuntimeError("sglang could not be imported; is --sglang-env complete?")
+        self._preloaded.wait(10)
+        raise RuntimeError(f"{self.sglang} ended; does it import sglang with --sglang-env?")
 
     def close(self) -> None:
         if self._preloaded is not None:
