@@ -248,7 +248,7 @@ class Work:
     def prove(self, release: Release, seen: Observation) -> Outcome:
         """Gate what serves already, and was started again without a deploy behind it."""
         target, tools, launch = self.target, self.tools, seen.launch
-        record = _recorder(self.ledger, target, release, self.op_id, tools)
+        record = recorder(self.ledger, target, release, self.op_id, tools)
         assert launch is not None  # noqa: S101 - it serves
         record.locked(release.digest)
         record.launch(launch, release.digest)

@@ -87,7 +87,7 @@ def on_path(program):
 
 
 def service(where, port, spec):
-    if os.path.exists(os.path.join(where, "current", "job.sbatch")):
+    if text_of(os.path.join(where, "run", "engine")) == "slurm":
         return in_job(where, port, spec)
     out = observe(where, port, http_s=0.0, log_bytes=LOG_READ)
     out["log"]["tail"] = without_looks(out["log"]["tail"], spec["log_bytes"])
@@ -110,6 +110,8 @@ def service(where, port, spec):
 
 def in_job(where, port, spec):
     """A service that is a Slurm job, as jobctl.py sees it on the job's nodes."""
+    import subprocess
+
     state = os.path.dirname(os.path.dirname(where))
     words = [os.path.basename(where), str(port), str(spec["http_s"]), str(LOG_READ)]
     try:
@@ -123,7 +125,7 @@ def in_job(where, port, spec):
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         why = str(error)[:300]
     if why:
-        out = observe(argparse.Namespace(service_dir=where, port=port, http=0.0, log_bytes=0))
+        out = observe(where, port, http_s=0.0, log_bytes=0)
         out["engine"] = {"state": "unknown", "why": why}
     out["log"]["tail"] = without_looks(out["log"]["tail"], spec["log_bytes"])
     out["committed"] = link(os.path.join(where, "committed"))
@@ -157,6 +159,14 @@ def metrics(answer):
             except ValueError:
                 continue  # no number: not one to show
     return {"status": 200, "samples": samples}
+
+
+def text_of(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
 
 
 def link(path):
