@@ -234,7 +234,7 @@ def test_words_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert known.status()["why"] == "job 7 is PENDING: Resources"
     assert jobctl.words(None) == "Slurm knows no job of it"
     failed = jobctl.job_of(raw(job_state="FAILED", exit_code=256, restart_cnt=1))
-    assert jobctl.words(failed) == "job 7 is FAILED, exit status 1, requeued 1 times"
+    assert jobctl.words(failed) == "job 7 is FAILED, exit status 1, requeued once"
 
 
 @pytest.mark.parametrize("text", ["", "no cluster", "[]", '{"jobs": 3}', '{"errors": []}', "\x00"])
