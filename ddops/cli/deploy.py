@@ -94,6 +94,8 @@ def deploy(
     ddops deploy nvlink --canary --batch 4
     ddops deploy k26 --render-only -o k26-files
     """
+    from ddops.cli.app import end_together
+    from ddops.cli.routers import settle_routers
     from ddops.deploy import Stop, on_interrupt
     from ddops.deploy.rendered import refuse_kubernetes
 
@@ -116,9 +118,23 @@ def deploy(
     stop = Stop()
     tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
+        jobs, rules = _in_turn(app, jobs, rules)
         done = _roll_out(app, jobs, tools, rules)
-    emit_outcomes([(j.host, j.service, o) for j, o in done.outcomes], as_json)
+        outcomes = [(j.host, j.service, o) for j, o in done.outcomes]
+        routers = [] if stop.asked else settle_routers(app, outcomes, tools)
+    settled = [(url, r.outcome) for _, url, r in routers if not isinstance(r, Exception)]
+    emit_outcomes(outcomes, as_json, settled)
     _end(app, done)
+    end_together([(host, r) for host, _, r in routers], app.report)
+
+
+def _in_turn(app: App, jobs: list[Job], rules: Rules) -> tuple[list[Job], Rules]:
+    """Replicas behind a router one after the other; other hosts as they were asked for."""
+    from ddops.cli.routers import rolling
+
+    of = {(j.host, j.service): j for j in jobs}
+    pairs, rules = rolling(app, list(of), rules)
+    return [of[p] for p in pairs], rules
 
 
 def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[Job]:
@@ -134,8 +150,9 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
         shared = in_parties([(j.host, j.service) for j in wave], tools)
         return app.fan_out(
             wave,
-            lambda j: deploy_service(
-                app.transport(j.host), j.host, j.service, j.profile, shared[j.service.name]
+            lambda j: app.reach(
+                j.host,
+                lambda t: deploy_service(t, j.host, j.service, j.profile, shared[j.service.name]),
             ),
             least=_most_nodes(wave),
         )
@@ -144,8 +161,8 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
         shared = in_parties([(j.host, j.service) for j in wave], calm)
         return app.fan_out(
             wave,
-            lambda j: roll_back(
-                app.transport(j.host), j.host, j.service, None, shared[j.service.name]
+            lambda j: app.reach(
+                j.host, lambda t: roll_back(t, j.host, j.service, None, shared[j.service.name])
             ),
             least=_most_nodes(wave),
         )
@@ -253,6 +270,7 @@ def _jobs(
 
 def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
     from ddops.cli.backups import tools_for
+    from ddops.cli.routers import drains_of
     from ddops.clock import SystemClock
     from ddops.deploy import Settings, Tools
 
@@ -269,11 +287,14 @@ def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
         lock_wait_s=lock_wait,
         waivers=app.inventory.waivers,
         snapshots=lambda host: tools_for(app, host),
+        drains=drains_of(app),
     )
 
 
 def emit_outcomes(
-    outcomes: Sequence[tuple[Host, Service, Outcome | Exception]], as_json: bool
+    outcomes: Sequence[tuple[Host, Service, Outcome | Exception]],
+    as_json: bool,
+    routers: Sequence[tuple[str, Outcome]] = (),
 ) -> None:
     """What is live now, of the hosts where it went well."""
     from ddops.cli.output import emit_json, emit_table
@@ -285,6 +306,7 @@ def emit_outcomes(
         for h, s, o in outcomes
         if isinstance(o, Outcome)
     ]
+    done += routers
     if as_json:
         emit_json(
             "deploy",
@@ -306,6 +328,7 @@ def emit_outcomes(
 def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
     """What would be deployed, from local files, and what the host says now, where it answers."""
     from ddops.cli.output import emit_json, emit_line
+    from ddops.cli.routers import planned_routers
     from ddops.deploy import plan_release
 
     plans = [
@@ -334,6 +357,8 @@ def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
         emit_line("  transitions")
         for state, words in plan.transitions:
             emit_line(f"    {state:<12} {words}")
+    for line in planned_routers(app, [j.service for j in jobs]):
+        emit_line(line)
 
 
 def _fact(name: str, text: str) -> None:

@@ -74,6 +74,7 @@ def drift(
 
 
 def _rows(app: App, host: Host, service: Service) -> list[Row]:
+    from ddops.cli.routers import drift_of_router
     from ddops.deploy import drift_of, look, port_of, prepare
     from ddops.deploy.host import ServiceOnHost
     from ddops.errors import DdopsError, RefusedError
@@ -90,7 +91,7 @@ def _rows(app: App, host: Host, service: Service) -> list[Row]:
     except DdopsError as error:  # the host can be looked at still
         app.warn(f"what would be deployed is not known: {error.what}", host.name)
         wanted = None
-    return drift_of(target, seen, wanted)
+    return [*drift_of(target, seen, wanted), *drift_of_router(app, host, service)]
 
 
 def _outcome(host: Host, service: Service, outcome: list[Row] | Exception) -> Exception | None:

@@ -60,11 +60,17 @@ def rollback(
     tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
         shared = in_parties(pairs, tools)
+        plain = [p for p in pairs if p[1].router is None]
         outcomes = app.fan_out(
-            sorted(pairs, key=lambda p: p[1].name),
+            sorted(plain, key=lambda p: p[1].name),
             lambda p: roll_back(app.transport(p[0]), *p, to, shared[p[1].name]),
-            least=max(s.hosts_of_one for _, s in pairs),
+            least=max((s.hosts_of_one for _, s in plain), default=1),
         )
+        for one in pairs:  # behind a router: each when the one before it serves again
+            if one[1].router is not None and not any(isinstance(o, Exception) for _, o in outcomes):
+                outcomes += app.fan_out(
+                    [one], lambda p: roll_back(app.transport(p[0]), *p, to, tools)
+                )
     emit_outcomes([(h, s, o) for (h, s), o in outcomes], as_json)
     end_together([(h.name, o) for (h, _), o in outcomes], app.report)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddops.clock import Clock
+from ddops.compat.errors_since import COMMANDS, judge_errors
 from ddops.deploy.host import ServiceOnHost
 from ddops.deploy.ready import LOST_S
 from ddops.deploy.record import Recorder
@@ -28,6 +29,7 @@ from ddops.gates import (
     soaked,
 )
 from ddops.model import GateResult, Verdict
+from ddops.probe import Facts, collect
 
 #: Between two looks of a soak; a short one is looked at ten times.
 SOAK_LOOK_S = 10.0
@@ -53,6 +55,15 @@ class Started:
     identity: Mapping[str, object]
     gates: tuple[str, ...]
     golden: Golden | None
+
+
+def with_errors(gate: GateResult, before: Facts | None, after: Facts | None) -> GateResult:
+    """The soak's verdict, and what the GPUs say: the worse of both, where there are GPUs."""
+    if gate.verdict is not Verdict.PASS or before is None or after is None:
+        return gate
+    errors = judge_errors(before, after)
+    evidence = {**gate.evidence, "gpus": errors.evidence}
+    return GateResult("G6", errors.verdict, f"{gate.message}; {errors.message}", evidence)
 
 
 @dataclass(slots=True)
@@ -129,6 +140,7 @@ class Climb:
             return GateResult("G6", Verdict.SKIP, "the service asks for no soak", {})
         self.say(f"soaking for {asked:g} s")
         start, looks, counts = self.start, [self.start.seen], {"looks": 0, "late": 0, "lost_s": 0.0}
+        errors = self._gpu_errors()
         began = good = self.clock.monotonic()
         every = min(SOAK_LOOK_S, asked / 10)
         while True:
@@ -154,8 +166,26 @@ class Climb:
             if failed is not None:
                 return failed
             if good - began >= asked:
-                return soaked(looks[-1], asked, counts | {"seconds": round(good - began, 1)})
+                gate = soaked(looks[-1], asked, counts | {"seconds": round(good - began, 1)})
+                return with_errors(gate, errors, self._gpu_errors())
             del looks[1:-1]  # the first and the last two are all that is judged
+
+    def _gpu_errors(self) -> Facts | None:
+        """What GPUs and kernel say of errors now; None where no GPU is behind the host."""
+        host = self.service.host
+        if (host.host_class or "cpu") == "cpu" or host.simulated:
+            return None
+        until = self.clock.monotonic() + LOST_S
+        while True:
+            try:
+                return collect(self.service.transport, host.python, host.engine_dir, only=COMMANDS)
+            except HostKeyError:
+                raise
+            except UnreachableError:
+                if self.clock.monotonic() > until:
+                    raise
+            if self.stop.wait(SOAK_LOOK_S):
+                self.stop.check("while the new release was soaking")
 
     def _keep(self, gate: GateResult) -> GateResult:
         self._tell(gate)

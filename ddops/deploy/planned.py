@@ -68,18 +68,18 @@ def plan_release(
     return ReleasePlan(
         host.name, service.name, profile.name, short(release.digest), host_words, release.digest,
         argv, tuple(sorted([*release.launch.env, *hidden])), "\n".join(files.values()),
-        _transitions(state, host),
+        _transitions(state, host, routed=service.router is not None),
     )  # fmt: skip
 
 
-def _transitions(state: str, host: Host) -> tuple[tuple[str, str], ...]:
+def _transitions(state: str, host: Host, *, routed: bool = False) -> tuple[tuple[str, str], ...]:
     """Each transition with what is known of it without touching the host."""
     if state == "unchanged":
         return (("unchanged", "nothing would be done"),)
     host_step = {"unknown": "UNKNOWN: the host does not answer", "refused": "refused"}.get(state)
     no_gpu = (host.host_class or "cpu") == "cpu" or host.simulated
     skips = {
-        "drained": "SKIP: no router stands before this service",
+        **({} if routed else {"drained": "SKIP: no router stands before this service"}),
         **({"vram_free": "SKIP: no GPU behind this host"} if no_gpu else {}),
     }
     local = {"rendered": "ok: from local files", **skips}

@@ -17,6 +17,7 @@ from ddops.command import Redactor, Secret
 from ddops.compat import Launch, launch_of
 from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.code import release_code, tree_rows
+from ddops.deploy.drain import Drain, NoDrain
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.deploy.machine import Deploy
 from ddops.deploy.party import Party, PartyStop
@@ -69,6 +70,8 @@ class Tools:
     snapshots: Callable[[Host], SnapshotTools] | str = "this command takes none"
     unmeasured: str = ""
     party: Party | None = None
+    #: By service and host; what stands before a replica that is to be stopped.
+    drains: Callable[[Service, Host], Drain] = lambda _service, _host: NoDrain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,7 @@ class Work:
             release=release,
             prepared=prepared,
             settings=tools.settings,
-            record=_recorder(self.ledger, target, release, self.op_id, tools),
+            record=recorder(self.ledger, target, release, self.op_id, tools),
             resolve=tools.resolve,
             clock=tools.clock,
             stop=tools.stop,
@@ -235,6 +238,7 @@ class Work:
             waivers=tools.waivers,
             snapshot=self._snapshot,
             party=tools.party,
+            drain=tools.drains(target.service, target.host),
             smoke=self._smoke(release, profile),
             chosen=_chosen(profile),
         )
@@ -244,7 +248,7 @@ class Work:
     def prove(self, release: Release, seen: Observation) -> Outcome:
         """Gate what serves already, and was started again without a deploy behind it."""
         target, tools, launch = self.target, self.tools, seen.launch
-        record = _recorder(self.ledger, target, release, self.op_id, tools)
+        record = recorder(self.ledger, target, release, self.op_id, tools)
         assert launch is not None  # noqa: S101 - it serves
         record.locked(release.digest)
         record.launch(launch, release.digest)
@@ -368,7 +372,7 @@ def committed(target: ServiceOnHost, release: Release) -> bool:
     return target.links().committed == release.digest
 
 
-def _recorder(
+def recorder(
     ledger: Ledger, target: ServiceOnHost, release: Release, op_id: str, tools: Tools
 ) -> Recorder:
     host = target.host

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddops.command import cmd
+from ddops.command import ALONE, cmd
 from ddops.errors import CommandFailed
 from ddops.layout import HostLayout
 from ddops.model import State
@@ -151,7 +151,7 @@ def observe(
 ) -> Observation:
     """Look once. Raises what the transport raises: then nothing is known, not `down`."""
     where = layout.service(service)
-    words = [python, f"{layout.hostside}/observe.py", where.dir, str(port)]
+    words = [python, *ALONE, f"{layout.hostside}/observe.py", where.dir, str(port)]
     if http:
         words += ["--http", str(HTTP_TIMEOUT_S)]
     done = transport.run(cmd(*words), deadline_s=deadline_s)

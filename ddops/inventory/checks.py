@@ -141,13 +141,14 @@ def service_faults(service: ServiceTable, raw: Mapping[str, object]) -> Iterator
             yield Fault(("gates", i), wrong)
     if service.api_key is not None and (wrong := secret_ref_fault(service.api_key)):
         yield Fault(("api_key",), wrong)
-    closed = _is_loopback(service.listen) or raw.get("x-public") is True
+    closed = is_loopback(service.listen) or raw.get("x-public") is True
     if service.api_key is None and not closed:
         yield Fault(
             ("listen",),
             f"listens on {quote(service.listen)} and has no api_key, so anybody who reaches the"
             " host can use it; set api_key, or x-public = true if that is meant",
         )
+    yield from _router_faults(service, raw)
     for draft in ("draft_revision", "draft_path", "draft_source"):
         if getattr(service, draft) is not None and service.draft is None:
             yield Fault((draft,), f"`{draft}` without `draft`: name the draft model")
@@ -161,6 +162,32 @@ def service_faults(service: ServiceTable, raw: Mapping[str, object]) -> Iterator
     for key in ("model", "revision", "model_path", "draft", "draft_path", "served_model_name"):
         yield from _one_line(key, getattr(service, key))
     yield from _env_faults(service.env)
+
+
+def _router_faults(service: ServiceTable, raw: Mapping[str, object]) -> Iterator[Fault]:
+    router = service.router
+    if router is None:
+        return
+    yield from _one_line_at(("router", "host"), router.host)
+    if service.nnodes > 1:
+        yield Fault(("router",), "a replica is one host; leave out `nnodes` or [router]")
+    if service.engine in ("slurm", "kubernetes"):
+        yield Fault(("router",), f"{service.engine} picks its hosts itself; no [router] there")
+    if service.served_model_name is None:
+        yield Fault(
+            ("router",),
+            "needs `served_model_name`: without it a replica names its model by its own folder, and"
+            " a router sends a request only to replicas of the model that it names",
+        )
+    if router.port == router.metrics_port:
+        yield Fault(("router", "metrics_port"), "is the router's port; give it another")
+    closed = is_loopback(router.listen) or raw.get("x-public") is True
+    if service.api_key is None and not closed:
+        yield Fault(
+            ("router", "listen"),
+            f"listens on {quote(router.listen)} and the service has no api_key, so anybody who"
+            " reaches the host can use it; set api_key, or x-public = true if that is meant",
+        )
 
 
 def profile_faults(profile: ProfileTable) -> Iterator[Fault]:
@@ -253,11 +280,15 @@ def _env_faults(env: Mapping[str, str]) -> Iterator[Fault]:
 
 
 def _one_line(key: str, value: str | None) -> Iterator[Fault]:
+    yield from _one_line_at((key,), value)
+
+
+def _one_line_at(at: tuple[str | int, ...], value: str | None) -> Iterator[Fault]:
     if value is not None and "\n" in value:
-        yield Fault((key,), "holds a line break")
+        yield Fault(at, "holds a line break")
 
 
-def _is_loopback(listen: str) -> bool:
+def is_loopback(listen: str) -> bool:
     try:
         return ip_address(listen.strip("[]")).is_loopback
     except ValueError:

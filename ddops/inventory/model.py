@@ -18,6 +18,7 @@ HostClass = Literal["pcie", "nvlink", "cpu"]
 EngineEnv = Literal["sglang", "sglang-cpu", "sim"]
 SupervisorKind = Literal["systemd", "process"]
 OrchestratorKind = Literal["systemd", "process", "slurm", "kubernetes"]
+RouterPolicy = Literal["cache_aware", "power_of_two", "round_robin", "random"]
 Algorithm = Literal["none", "DFLASH", "DDTREE", "EAGLE3", "NGRAM"]
 EvidenceStatus = Literal["measured", "reported", "untested"]
 
@@ -160,6 +161,20 @@ class Host(HostTable, frozen=True, kw_only=True):
         return hash((Host, self.name))
 
 
+class RouterTable(Struct, frozen=True, kw_only=True):
+    """`[router]` of a service: SGLang's own router in front of the service's hosts.
+
+    `drain_s` is how long a replica may take to finish its requests before it is updated.
+    """
+
+    host: Text
+    port: Port = 30080
+    metrics_port: Port = 29000
+    listen: Text = "127.0.0.1"
+    policy: RouterPolicy = "cache_aware"
+    drain_s: Annotated[float, Meta(gt=0)] = 600.0
+
+
 class ServiceTable(Struct, frozen=True, kw_only=True):
     """services/NAME.toml: what is served, where, and what it must prove.
 
@@ -189,6 +204,7 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
     served_model_name: Text | None = None
     api_key: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    router: RouterTable | None = None
 
 
 class Node(Struct, frozen=True):

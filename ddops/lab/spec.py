@@ -11,7 +11,8 @@ from ddops.errors import UsageError
 #: What a lab host can pretend to be; only `cpu` runs a real engine.
 GPU_KINDS = ("cpu", "pcie", "b300")
 ENGINES = ("sglang-cpu", "sim")
-MAX_HOSTS = 64
+#: Those of `--systemd` boot a whole system each.
+MAX_HOSTS, MAX_BOOTED = 256, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,10 @@ class LabSpec:
     slurm: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.hosts <= MAX_HOSTS:
+        most = MAX_BOOTED if self.systemd else MAX_HOSTS
+        if not 1 <= self.hosts <= most:
             raise UsageError(
-                f"a lab has 1 to {MAX_HOSTS} hosts, not {self.hosts}",
+                f"a lab has 1 to {most} hosts, not {self.hosts}",
                 next="ddops lab up --hosts 4",
             )
         if self.gpu != "cpu" and self.engine != "sim":

@@ -34,10 +34,16 @@ class Prepared:
 
 
 def plan_host(
-    transport: Transport, host: Host, services: Sequence[Service], lookup: Lookup, workdir: Path
+    transport: Transport,
+    host: Host,
+    services: Sequence[Service],
+    lookup: Lookup,
+    workdir: Path,
+    *,
+    routes: bool = False,
 ) -> Prepared:
     """What provision would do. `workdir` must be there until the plan is done."""
-    steps = Provision(transport, host, services, lookup, workdir).steps()
+    steps = Provision(transport, host, services, lookup, workdir, routes).steps()
     return Prepared(transport, steps, make_plan(host.name, steps))
 
 

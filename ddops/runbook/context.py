@@ -14,6 +14,7 @@ from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.deploy import Settings, Stop
 from ddops.deploy import Tools as DeployTools
+from ddops.deploy.drain import drains_of
 from ddops.errors import RefusedError, UsageError
 from ddops.events import Event, Level, Reporter
 from ddops.inventory import Inventory, one_service_per_host, resolve
@@ -83,6 +84,7 @@ class Context:
             waivers=self.inventory.waivers,
             snapshots=unmeasured or self.snapshots,
             unmeasured=unmeasured,
+            drains=drains_of(self.inventory, self.transport, self.lookup, self.redactor, self.say),
         )
 
     def say(self, message: str, level: Level = Level.INFO) -> None:
