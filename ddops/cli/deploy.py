@@ -61,6 +61,8 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
 @targets(required=True)
 @click.option("--profile", metavar="NAME", help="Another launch profile than the service's own.")
 @click.option("--dry-run", is_flag=True, help="Show release, command line and unit; touch nothing.")
+@click.option("--render-only", is_flag=True, help="Write what would be handed over, ask nobody.")
+@click.option("-o", "--out", metavar="DIR", help="Where --render-only writes.")
 @click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
 @_fleet_options
 @yes
@@ -73,6 +75,8 @@ def deploy(
     exclude: tuple[str, ...],
     profile: str | None,
     dry_run: bool,
+    render_only: bool,
+    out: str | None,
     lock_wait: float,
     rules: Rules,
     yes: bool,
@@ -88,14 +92,23 @@ def deploy(
     ddops deploy lab
     ddops deploy b300 --dry-run
     ddops deploy nvlink --canary --batch 4
+    ddops deploy k26 --render-only -o k26-files
     """
     from ddops.cli.app import end_together
     from ddops.cli.routers import settle_routers
     from ddops.deploy import Stop, on_interrupt
+    from ddops.deploy.rendered import refuse_kubernetes
 
     jobs = _jobs(app, target, limit, exclude, profile)
     whole([(j.host, j.service) for j in jobs])
+    if render_only or out is not None:
+        from ddops.cli.deploy_render import render_only as write
+
+        _no_mixture(render_only, dry_run)
+        write(app, jobs, out, as_json)
+        return
     _no_waves(jobs, rules)
+    refuse_kubernetes(j.service for j in jobs)
     if dry_run:
         _dry_run(app, jobs, as_json)
         return
@@ -137,8 +150,9 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
         shared = in_parties([(j.host, j.service) for j in wave], tools)
         return app.fan_out(
             wave,
-            lambda j: deploy_service(
-                app.transport(j.host), j.host, j.service, j.profile, shared[j.service.name]
+            lambda j: app.reach(
+                j.host,
+                lambda t: deploy_service(t, j.host, j.service, j.profile, shared[j.service.name]),
             ),
             least=_most_nodes(wave),
         )
@@ -147,8 +161,8 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
         shared = in_parties([(j.host, j.service) for j in wave], calm)
         return app.fan_out(
             wave,
-            lambda j: roll_back(
-                app.transport(j.host), j.host, j.service, None, shared[j.service.name]
+            lambda j: app.reach(
+                j.host, lambda t: roll_back(t, j.host, j.service, None, shared[j.service.name])
             ),
             least=_most_nodes(wave),
         )
@@ -160,7 +174,7 @@ def whole(pairs: Sequence[tuple[Host, Service]]) -> None:
     """Raise UsageError where only some hosts of one engine are meant, or they are not as many."""
     from ddops.errors import UsageError
 
-    for service in {s.name: s for _, s in pairs if s.nnodes > 1}.values():
+    for service in {s.name: s for _, s in pairs if s.hosts_of_one > 1}.values():
         hosts = [h.name for h, s in pairs if s.name == service.name]
         if len(hosts) != service.nnodes or not service.node.address:
             known = bool(service.node.address)  # else its `hosts` are not as many as its `nnodes`
@@ -183,7 +197,7 @@ def in_parties(pairs: Sequence[tuple[Host, Service]], tools: Tools) -> dict[str,
     hosts: dict[str, list[str]] = {}
     for host, service in pairs:
         hosts.setdefault(service.name, []).append(host.name)
-    several = {s.name for _, s in pairs if s.nnodes > 1}
+    several = {s.name for _, s in pairs if s.hosts_of_one > 1}
     return {
         name: replace(tools, party=Party(tuple(on))) if name in several else tools
         for name, on in hosts.items()
@@ -191,7 +205,7 @@ def in_parties(pairs: Sequence[tuple[Host, Service]], tools: Tools) -> dict[str,
 
 
 def _most_nodes(jobs: Sequence[Job]) -> int:
-    return max((j.service.nnodes for j in jobs), default=1)
+    return max((j.service.hosts_of_one for j in jobs), default=1)
 
 
 def _no_waves(jobs: Sequence[Job], rules: Rules) -> None:
@@ -202,6 +216,16 @@ def _no_waves(jobs: Sequence[Job], rules: Rules) -> None:
             "one engine on several hosts has no canary and no batches",
             why="its hosts are deployed together",
             next="leave out --canary and --batch",
+        )
+
+
+def _no_mixture(render_only: bool, dry_run: bool) -> None:
+    from ddops.errors import UsageError
+
+    if dry_run or not render_only:
+        raise UsageError(
+            "-o and --render-only go together, and without --dry-run",
+            next="ddops deploy SERVICE --render-only -o DIR",
         )
 
 
@@ -278,7 +302,9 @@ def emit_outcomes(
     from ddops.model import short
 
     done = [
-        (f"http://{s.listen}:{port_of(h, s)}", o) for h, s, o in outcomes if isinstance(o, Outcome)
+        (f"http://{o.where or f'{s.listen}:{port_of(h, s)}'}", o)
+        for h, s, o in outcomes
+        if isinstance(o, Outcome)
     ]
     done += routers
     if as_json:

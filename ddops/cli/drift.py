@@ -40,9 +40,11 @@ def drift(
     from ddops.cli.app import end_together
     from ddops.cli.output import emit_json, emit_line, emit_table
     from ddops.deploy import Same
+    from ddops.deploy.rendered import refuse_kubernetes
     from ddops.inventory import one_service_per_host
 
     pairs = one_service_per_host(app.select(target, limit, exclude))
+    refuse_kubernetes((s for _, s in pairs), "kubectl diff -f DIR, of rendered manifests")
     outcomes = app.fan_out(pairs, lambda p: _rows(app, *p))
     seen = [(h, s, o) for (h, s), o in outcomes if not isinstance(o, Exception)]
     if as_json:

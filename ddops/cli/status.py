@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -70,11 +70,7 @@ def _once(app: App, watches: Sequence[HostWatch], wanted: set[str], as_json: boo
     from ddops.cli.watching import read_books
 
     fleet = Fleet.of(w.spec for w in watches)
-    try:
-        outcomes = app.fan_out(watches, lambda w: w.look())
-    finally:
-        for one in watches:
-            one.close()
+    outcomes = app.fan_out(watches, _look)
     for one, outcome in outcomes:
         failed = isinstance(outcome, Exception)
         payload = {"error": str(outcome)} if isinstance(outcome, Exception) else outcome
@@ -89,6 +85,14 @@ def _once(app: App, watches: Sequence[HostWatch], wanted: set[str], as_json: boo
     _emit(fleet, wanted, as_json, [(r, w) for _, r, w in routers if not isinstance(w, Exception)])
     lost = [(host, w) for host, _, w in routers if isinstance(w, Exception)]
     end_together([*((w.name, o) for w, o in outcomes), *lost], app.report)
+
+
+def _look(one: HostWatch) -> dict[str, Any]:
+    """One look, and the connection closed: those of a whole fleet are too many to keep."""
+    try:
+        return one.look()
+    finally:
+        one.close()
 
 
 def _pairs(fleet: Fleet, wanted: set[str]) -> list[tuple[HostState, ServiceSpec]]:

@@ -121,11 +121,9 @@ def staged_release(digest: str, files: Mapping[str, str]) -> Release:
 
 
 def places(host: Host, port: int, node: Node) -> dict[str, str]:
-    """What a release leaves for each host to fill in."""
-    return {
-        "engine_dir": host.engine_dir, "port": str(port), "rank": str(node.rank),
-        "dist_addr": node.address,
-    }  # fmt: skip
+    """What a release leaves for each host to fill in; a job's nodes fill in their own places."""
+    known = {"engine_dir": host.engine_dir, "port": str(port)}
+    return known if node.later else known | {"rank": str(node.rank), "dist_addr": node.address}
 
 
 def release_files(release: Release, host: Host, port: int, node: Node) -> dict[str, str]:

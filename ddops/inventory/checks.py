@@ -22,6 +22,8 @@ MAX_TOPK = 64
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OPTION = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\Z")
+_LABEL = re.compile(r"(?=.{1,63}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z")
+_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)(?:_|$)", re.I
 )
@@ -103,6 +105,19 @@ def name_fault(name: str, what: str) -> str:
     )
 
 
+def label_fault(key: str, value: str) -> str:
+    """What keeps the two from being a node's label; empty when nothing does."""
+    prefix, slash, name = key.rpartition("/")
+    if not _LABEL.match(name) or (slash and not (_DOMAIN.match(prefix) and len(prefix) <= 253)):
+        return f"not a label's name: {quote(key)}; write NAME or domain/NAME"
+    if value and not _LABEL.match(value):
+        return (
+            f"not a label's value: {quote(value)}; letters, digits, '-', '_' and '.', at most 63,"
+            " a letter or a digit first and last"
+        )
+    return ""
+
+
 def host_faults(host: HostTable) -> Iterator[Fault]:
     for i, group in enumerate(host.groups):
         if wrong := name_fault(group, "group"):
@@ -111,6 +126,10 @@ def host_faults(host: HostTable) -> Iterator[Fault]:
         yield Fault(("engine_dir",), "must be a folder of its own below /, without '..'")
     for key in ("ssh", "engine_dir", "wheelhouse", "pip_index", "python", "ssh_config"):
         yield from _one_line(key, getattr(host, key))
+    if host.kubernetes is not None:
+        for key, value in host.kubernetes.node_selector.items():
+            if wrong := label_fault(key, value):
+                yield Fault(("kubernetes", "node_selector", key), wrong)
     if host.pip_index and re.search(r"//[^/@]*:[^/@]+@", host.pip_index):
         yield Fault(("pip_index",), "holds a password; put it into the host's ~/.netrc instead")
 

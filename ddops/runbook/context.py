@@ -61,7 +61,7 @@ class Context:
         An engine on several hosts is refused: its hosts go together, and a step has one.
         """
         service = one_service_per_host(resolve(self.inventory, [host.name]))[0][1]
-        if service.nnodes > 1:
+        if service.hosts_of_one > 1:
             raise RefusedError(
                 f"{service.name} is one engine on {service.nnodes} hosts",
                 why="they go together or not at all, and a runbook's step is about one host",

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from ddops.clock import SystemClock
 from ddops.command import Redactor, Secret
-from ddops.deploy import machine
+from ddops.deploy import climb, machine
 from ddops.deploy.climb import Settings
 from ddops.deploy.drain import Way
 from ddops.deploy.host import Links
@@ -90,9 +90,21 @@ class Service:
     def links(self) -> Links:
         return Links(self.current, self.committed)
 
-    def stage(self, *_: object) -> bool:
+    def stage(self, *_: object) -> dict[str, object]:
         self._do("stage")
-        return True
+        return {"fresh": True}
+
+    def ran_by(self) -> str:
+        return "systemd"
+
+    def run_by(self, _kind: str) -> Service:
+        return self
+
+    def taken_from(self, _kind: str) -> None:
+        """Nobody else had it."""
+
+    def proven(self, _seen: Observation) -> None:
+        """Nothing to keep: it is no job."""
 
     def stop(self) -> ServiceState:
         self._do("stop")
@@ -484,8 +496,58 @@ def gpu_host(monkeypatch: pytest.MonkeyPatch, used: object, apps: str = "") -> R
     run.service.host = Host(name="box", origin=HERE, ssh="box", host_class="pcie")
     raw = {"gpus": [{"memory.used": used}], "commands": {"smi_apps": {"rc": 0, "out": apps}}}
     run.service.transport = None  # type: ignore[attr-defined]
-    monkeypatch.setattr(machine, "collect", lambda *_: SimpleNamespace(raw=raw))
+    monkeypatch.setattr(machine, "collect", lambda *_, **_kw: SimpleNamespace(raw=raw))
     return run
+
+
+def soaking(monkeypatch: pytest.MonkeyPatch, logs: list[str | None]) -> Run:
+    """A GPU host whose service asks for a soak, and its kernel log at one look after the other."""
+    run = gpu_host(monkeypatch, "3")
+    run.service.service = structs.replace(run.service.service, soak_s=0.05)
+
+    def look(*_: object, **_kw: object) -> Facts:
+        log = logs.pop(0) if len(logs) > 1 else logs[0]
+        rc = None if log is None else 0
+        gpu = {"uuid": "GPU-1", "memory.used": "3", "ecc.errors.uncorrected.volatile.total": "0"}
+        commands = {"dmesg": {"rc": rc, "out": log or "", "err": "", "why": ""}}
+        return SimpleNamespace(  # type: ignore[return-value]
+            raw={"gpus": [gpu], "commands": commands}, simulated=False, digest="f" * 64
+        )
+
+    monkeypatch.setattr(climb, "collect", look)
+    monkeypatch.setattr(Deploy, "_probe", look)
+    return run
+
+
+XID = "[9.1] NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name=sglang, MMU Fault"
+
+
+@pytest.mark.parametrize(
+    ("logs", "words"),
+    [(["", "", XID], "G6 FAIL"), (["", "", None], "G6 UNKNOWN"), ([""], "")],
+)
+def test_a_soak_looks_at_the_gpus_errors_too(
+    monkeypatch: pytest.MonkeyPatch, logs: list[str | None], words: str
+) -> None:
+    run = soaking(monkeypatch, logs)
+    if not words:
+        run.deploy.run()
+        assert run.service.running == NEW
+        return
+    with pytest.raises(RolledBackError) as raised:
+        run.deploy.run()
+    assert words in raised.value.why
+    assert run.service.running == OLD
+
+
+def test_a_soak_that_could_not_be_judged_is_refused_before_anything_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = soaking(monkeypatch, [None])
+    with pytest.raises(RefusedError, match="kernel log"):
+        run.deploy.run()
+    assert "stop" not in run.service.log
+    assert run.service.running == OLD
 
 
 def test_no_engine_is_started_over_memory_that_somebody_holds(

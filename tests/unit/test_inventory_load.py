@@ -16,7 +16,13 @@ from ddops.config.project import Project
 from ddops.config.settings import SettingsTable
 from ddops.errors import ConfigError
 from ddops.inventory import Evidence, Inventory, Pins, Spec, json_schema, load, merge
-from ddops.inventory.model import HostTable, ProfileTable, RouterTable, ServiceTable
+from ddops.inventory.model import (
+    HostTable,
+    KubernetesTable,
+    ProfileTable,
+    RouterTable,
+    ServiceTable,
+)
 
 SERVICE = 'model = "m/x"\nprofile = "plain"\nhosts = ["h1"]\n'
 ROUTED = 'served_model_name = "k"\n[router]\n'
@@ -384,6 +390,7 @@ def test_the_reference_names_every_key() -> None:
     for table in (
         SettingsTable,
         HostTable,
+        KubernetesTable,
         Pins,
         ServiceTable,
         RouterTable,
