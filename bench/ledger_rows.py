@@ -33,6 +33,8 @@ QUESTIONS = {
     "valid runs, counted": "SELECT count(*) FROM valid_run",
     "valid runs of a cell, whole": "SELECT * FROM valid_run WHERE cell = (SELECT key FROM cell)",
     "valid runs, whole": "SELECT * FROM valid_run",
+    "valid runs, first 100, whole": "SELECT * FROM valid_run LIMIT 100",
+    "valid runs, newest 100, whole": "SELECT * FROM valid_run ORDER BY started DESC LIMIT 100",
     "cell_summary": "SELECT * FROM cell_summary",
     "conclusion": "SELECT * FROM conclusion",
     "all runs, whole (no view)": "SELECT * FROM run",

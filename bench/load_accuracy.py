@@ -4,9 +4,15 @@
     bench/load_accuracy.py --streams 64,256,512 --repeats 5 --json FILE
 
 One mock core, one client core. The truth is what the mock wrote down for each answer, so its own
-lateness cancels. An error is the client's value minus the mock's. A repeat is marked `disturbed`
-when the mock itself was late (p99 above 5 ms) or a spinning probe lost more than 2 % before it;
-all repeats are printed.
+lateness cancels. An error is the client's value minus the truth of the very same request.
+
+The truth of TTFT runs from the stamp that the mock's kernel gave the request (`came`) to the mock's
+look at its clock right before it handed the first chunk to the kernel. `queued` is what a request
+then waited until the mock's program read it: to a client this is time of the server, and
+`ttft_read_p99_ms` is the error if one counts from there.
+
+A repeat is marked `disturbed` when the mock itself was late (p99 above 5 ms) or a spinning probe
+lost more than 2 % before it; all repeats are printed.
 """
 
 from __future__ import annotations
@@ -107,14 +113,17 @@ def matched(load: Any, truth: dict[str, Any]) -> list[tuple[Sample, dict[str, An
 
 
 def judge(load: Any, truth: dict[str, Any]) -> dict[str, float | bool]:
-    """Errors of one repeat, ms and us. TTFT's truth is from the request's arrival at the mock."""
+    """Errors of one repeat, ms and us."""
     pairs = matched(load, truth)
     ttft, arrival, token = [], [], []
+    queued = [(row["arrived"] - row["came"]) / 1e6 for _, row in pairs]
+    shared = sum(s.chunks[0].lo < s.chunks[0].hi for s, _ in pairs)
+    behind = [(s.sent - s.scheduled) / 1e6 for s, _ in pairs if s.sent is not None]
     inside = chunks = 0
     for sample, row in pairs:
         value = ttft_ns(sample)
         assert value is not None
-        ttft.append((value - (row["at"][0] - row["arrived"])) / 1e6)
+        ttft.append((value - (row["at"][0] - row["came"])) / 1e6)
         for chunk, at in zip(sample.chunks, row["at"], strict=True):
             arrival.append((chunk.hi + load.t0_unix_ns - at) / 1e3)
             # The mock looks at its clock before it writes: the chunk came a little after `at`.
@@ -132,6 +141,9 @@ def judge(load: Any, truth: dict[str, Any]) -> dict[str, float | bool]:
     count = sum(len(r["at"]) for _, r in pairs)
     return {
         "ttft_p50_ms": quantile(ttft, 0.5), "ttft_p99_ms": quantile(ttft, 0.99),
+        "ttft_read_p99_ms": quantile([e + q for e, q in zip(ttft, queued, strict=True)], 0.99),
+        "queued_p99_ms": quantile(queued, 0.99), "first_events_sharing_a_read": float(shared),
+        "sent_behind_p99_ms": quantile(behind, 0.99),
         "arrival_p50_us": quantile(arrival, 0.5), "arrival_p99_us": quantile(arrival, 0.99),
         "inside_bound": inside / max(1, chunks),
         "tpot_error_mean": statistics.fmean(token), "tpot_error_p99": quantile(token, 0.99),

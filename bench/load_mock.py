@@ -4,9 +4,11 @@
     load_mock.py PORT TRUTH_FILE --gap-ms 10 --ttft-ms 50 --tokens 200 --each 1
 
 One thread, epoll, prebuilt chunks, no spinning: it sleeps until the next chunk is due. Speaks
-SGLang's /generate and the OpenAI routes, streaming only, with counts. For each answer it keeps when
-the request had come and when each chunk was handed to the kernel (CLOCK_REALTIME ns), written to
-TRUTH_FILE as JSON lines at the end of each answer. `POST /truth` starts a new file.
+SGLang's /generate and the OpenAI routes, streaming only, with counts. For each answer it keeps, in
+ns of CLOCK_REALTIME: when the request's last segment reached the kernel (`came`, by the kernel's
+stamp), when this program had read it (`arrived`), when the first chunk was due (`start`), and its
+look at the clock right before each chunk was handed to the kernel (`at`) and right after the first
+one (`by`). `POST /truth` writes them to TRUTH_FILE and begins anew.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from ddops.hostside.load.stamps import ANCILLARY, Warm, ask_for_stamps, stamp_of
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"data: [DONE]\n\n"
@@ -59,14 +63,16 @@ def event(kind: str, count: int, each: int, last: bool) -> dict[str, object]:
 
 
 class Answer:
-    __slots__ = ("arrived", "asked", "at", "chunks", "due", "place", "start")
+    __slots__ = ("arrived", "asked", "at", "by", "came", "chunks", "place", "start")
 
-    def __init__(self, arrived: int, start: int, chunks: list[bytes]) -> None:
+    def __init__(self, came: int, arrived: int, start: int, chunks: list[bytes]) -> None:
+        self.came = came
         self.arrived = arrived
         self.start = start
         self.chunks = chunks
         self.place = 0
         self.asked = ""
+        self.by = 0
         self.at: list[int] = []
 
 
@@ -112,6 +118,7 @@ class Mock:
                 return
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ask_for_stamps(client)
             self.clients[client.fileno()] = (client, bytearray())
             self.epoll.register(client.fileno(), select.EPOLLIN)
 
@@ -125,7 +132,7 @@ class Mock:
     def read(self, fd: int) -> None:
         client, buffer = self.clients[fd]
         try:
-            data = client.recv(1 << 16)
+            data, ancillary, _, _ = client.recvmsg(1 << 16, ANCILLARY)
         except BlockingIOError:
             return
         except OSError:
@@ -134,15 +141,18 @@ class Mock:
             self.drop(fd)
             return
         buffer += data
+        came = stamp_of(ancillary)
         for method, path, body in requests(buffer):
-            self.ask(fd, client, method, path, body)
+            self.ask(fd, client, method, path, body, came)
 
-    def ask(self, fd: int, client: socket.socket, method: str, path: str, body: bytes) -> None:
+    def ask(
+        self, fd: int, client: socket.socket, method: str, path: str, body: bytes, came: int
+    ) -> None:
         now = time.time_ns()
         if path in KINDS and method == "POST":
             self.number += 1
             stagger = (self.number * 37 % 100) * 100_000  # up to 10 ms, so that waves spread
-            answer = Answer(now, now + self.ttft + stagger, self.made[KINDS[path]])
+            answer = Answer(came, now, now + self.ttft + stagger, self.made[KINDS[path]])
             answer.asked = prompt_of(body)
             client.send(HEAD)
             self.answers[fd] = answer
@@ -187,6 +197,7 @@ class Mock:
         answer.at.append(time.time_ns())
         try:
             client.send(answer.chunks[answer.place])
+            answer.by = answer.by or time.time_ns()
             if last:
                 client.send(framed(END) + b"0\r\n\r\n")
         except OSError:
@@ -196,7 +207,8 @@ class Mock:
         if last:
             self.running -= 1
             del self.answers[fd]
-            self.rows.append({"asked": answer.asked, "arrived": answer.arrived,
+            self.rows.append({"asked": answer.asked, "came": answer.came,
+                              "arrived": answer.arrived, "by": answer.by,
                               "start": answer.start, "at": answer.at})  # fmt: skip
             return
         heapq.heappush(self.due, (answer.start + answer.place * self.gap, fd, id(answer)))
@@ -238,6 +250,10 @@ def main() -> int:
     args = parser.parse_args()
     if args.core is not None:
         os.sched_setaffinity(0, {args.core})
+    warm = Warm()
+    if not warm.works:
+        print("the kernel gives no receive timestamps: " + warm.why, file=sys.stderr)
+        return 69
     Mock(args).run()
     return 0
 

@@ -78,6 +78,12 @@ class Climb:
     stop: Stop
     say: Callable[[str], None]
     smoke: Callable[[Observation], GateResult]
+    #: The operation that the start belongs to, where that is not the one at work.
+    of: str = ""
+
+    @property
+    def op_id(self) -> str:
+        return self.of or self.record.op_id
 
     def all(self) -> list[GateResult]:
         """Every gate. Raises GateFailed at the first that does not pass."""
@@ -103,7 +109,7 @@ class Climb:
             )  # fmt: skip
         self.stop.wait(self.settings.ready_quiet_s)
         last = self.service.observe()
-        ladder = [judge_g0(first, last, self.record.op_id), judge_g1(last), judge_g2(last)]
+        ladder = [judge_g0(first, last, self.op_id), judge_g1(last), judge_g2(last)]
         ladder += [judge_g3(last, start.digest, start.identity), *results[1:]]
         for gate in ladder:
             self._tell(gate)
@@ -121,7 +127,7 @@ class Climb:
         self.stop.wait(self.settings.ready_quiet_s)
         last = self.service.observe()
         first = self.start.seen
-        ladder = [judge_g0(first, last, self.record.op_id), judge_g1(last), judge_g2(last)]
+        ladder = [judge_g0(first, last, self.op_id), judge_g1(last), judge_g2(last)]
         ladder += [GateResult(g, Verdict.SKIP, "rank 0 answers for all", {}) for g in ("G3", "G4")]
         for gate in ladder:
             self._tell(gate)
@@ -154,7 +160,7 @@ class Climb:
             counts["looks"] += 1
             counts["late"] += judge_g2(looks[-1]).verdict is not Verdict.PASS
             failed = judge_soak(
-                looks, self.record.op_id, start.digest,
+                looks, self.op_id, start.digest,
                 None if self.follower else start.identity, good - began,
             )  # fmt: skip
             if failed is not None:

@@ -19,6 +19,7 @@ from ddops.command import Redactor, Secret
 from ddops.compat import Finding, judge_all, subject_of, waive
 from ddops.compat import Launch as JudgedLaunch
 from ddops.deploy.climb import Climb, Settings, Started
+from ddops.deploy.drain import Drain, NoDrain
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
 from ddops.deploy.memory import free_memory
 from ddops.deploy.party import Party, PartyStop
@@ -77,13 +78,17 @@ class Deploy:
     waivers: tuple[Waiver, ...] = ()
     snapshot: Callable[[Facts, bool], Step] = _no_snapshot
     party: Party | None = None
+    drain: Drain = field(default_factory=NoDrain)
     smoke: Smoke = field(default_factory=lambda: skipped("this command does not measure"))
     #: The profile by name and what speaks for it, such as the runs behind a recommendation.
     chosen: Mapping[str, object] = field(default_factory=dict)
+    #: Who ran the service before: what goes back goes back to that too.
+    was: str = ""
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
         previous = self.service.links().committed  # the lock is held: nobody else moves it
+        self.was = self.service.ran_by()
         try:
             self.record.locked(previous)
             self._before()
@@ -132,11 +137,26 @@ class Deploy:
         self._snapshotted(facts)
         self.still_ours()
         self.stop.check("before staging")
-        fresh = self.service.stage(self.release, self.resolve)
-        self.record.ok("staged", {"fresh": fresh})
-        self.record.skip("drained", "no router stands before this service")
+        self.record.ok("staged", self.service.stage(self.release, self.resolve))
         self.stop.check("before the running service was touched")
         self._meet("staged")
+        self._drained()
+
+    def _drained(self) -> None:
+        """What the replica's router sent it is finished, and nothing new comes."""
+        try:
+            way = self.drain.out(self.stop)
+        except DdopsError as error:
+            self.record.fail("drained", _said(error), {})
+            raise
+        try:
+            if way.skipped:
+                self.record.skip("drained", way.skipped)
+            else:
+                self.record.ok("drained", way.evidence)
+        except BaseException:  # it is not stopped, so its place is where it was
+            self.drain.stay()
+            raise
 
     def _provisioned(self, rows: Sequence[tuple[str, str, Proposal]]) -> None:
         """The host is as provision leaves it: environment, weights, scripts, supervisor."""
@@ -230,10 +250,14 @@ class Deploy:
         seen = self._start(self.release.digest)
         r = self.release
         gates = self._climb(Started(seen, r.digest, r.identity, r.gates, r.golden)).all()
-        self.record.ok("gated", {g.name: g.verdict.value for g in gates})
+        version = seen.launch.weight_version if seen.launch else ""
+        routed = self.drain.back(version)
+        self.record.ok("gated", {**{g.name: g.verdict.value for g in gates}, **routed})
         self._meet("gated")
         self.still_ours()
+        self.service.taken_from(self.was)
         self.service.commit(self.release.digest)
+        self.service.proven(seen)
         return seen
 
     def _settle(self, previous: str | None) -> None:
@@ -247,7 +271,9 @@ class Deploy:
     def _stop_old(self) -> None:
         word = self._stopped("the old service")
         self.record.ok("stopped", {"was": word})
-        if (self.service.host.host_class or "cpu") == "cpu":
+        if self.service.service.engine == "slurm":
+            self.record.skip("vram_free", "the job looks itself, on the nodes it is given")
+        elif (self.service.host.host_class or "cpu") == "cpu":
             self.record.skip("vram_free", "a CPU host")
         elif self.service.host.simulated:
             self.record.skip("vram_free", "a recorded host: no GPU is behind it")
@@ -331,6 +357,7 @@ class Deploy:
 
     def _go_back(self, previous: str | None) -> None:
         self.still_ours()
+        self.drain.leave()
         self._stopped("the new service")
         if self.party is not None:
             self.party.back.meet(self.service.host.name, "stopped")
@@ -338,10 +365,13 @@ class Deploy:
             self.service.unlink_current()
             return
         self.service.switch(previous)
+        self.service = self.service.run_by(self.was)
         seen = self._start(previous)
         gates, identity, golden = self.service.staged_gates(previous)
         # Every minute counts now: it was measured and soaked when it was new.
         self._climb(Started(seen, previous, identity, gates, golden)).correct()
+        self.service.proven(seen)
+        self.drain.back(seen.launch.weight_version if seen.launch else "")
         if self.party is not None:
             self.party.back.meet(self.service.host.name, "gated")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from ddops.command import Redactor
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.deploy.machine import STATES
-from ddops.deploy.release import Release
 from ddops.deploy.run import committed, look, port_of, prepare
 from ddops.errors import UnreachableError
 from ddops.inventory.model import Host, Profile, Service
@@ -46,6 +45,7 @@ def plan_release(
     """Render the release and look at the host. A host that does not answer is UNKNOWN."""
     release = prepare(host, service, profile, lookup)
     target = ServiceOnHost(transport, host, service, port_of(host, service), lookup, Redactor())
+    files = target.orchestrator.render(target.order(release), lookup)
     state, why = "ok", ""
     try:
         seen = look(target)
@@ -67,24 +67,19 @@ def plan_release(
         argv = (*argv, "--config", "(file with the API key, mode 0600)")
     return ReleasePlan(
         host.name, service.name, profile.name, short(release.digest), host_words, release.digest,
-        argv, tuple(sorted([*release.launch.env, *hidden])), str(_unit(release)),
-        _transitions(state, host),
+        argv, tuple(sorted([*release.launch.env, *hidden])), "\n".join(files.values()),
+        _transitions(state, host, routed=service.router is not None),
     )  # fmt: skip
 
 
-def _unit(release: Release) -> object:
-    spec = release.content["spec"]
-    return spec["unit"] if isinstance(spec, dict) else ""
-
-
-def _transitions(state: str, host: Host) -> tuple[tuple[str, str], ...]:
+def _transitions(state: str, host: Host, *, routed: bool = False) -> tuple[tuple[str, str], ...]:
     """Each transition with what is known of it without touching the host."""
     if state == "unchanged":
         return (("unchanged", "nothing would be done"),)
     host_step = {"unknown": "UNKNOWN: the host does not answer", "refused": "refused"}.get(state)
     no_gpu = (host.host_class or "cpu") == "cpu" or host.simulated
     skips = {
-        "drained": "SKIP: no router stands before this service",
+        **({} if routed else {"drained": "SKIP: no router stands before this service"}),
         **({"vram_free": "SKIP: no GPU behind this host"} if no_gpu else {}),
     }
     local = {"rendered": "ok: from local files", **skips}

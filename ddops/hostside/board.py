@@ -27,6 +27,8 @@ from ddops.hostside.observe import (
 
 BOARD_SCHEMA = "ddops.look/1"
 SMI_LIMIT_S = 8.0
+#: Below what the controller waits for a whole look.
+JOB_LIMIT_S = 22.0
 #: A driver that refuses one of them refuses the whole query: it is left out and the rest asked.
 SMI_FIELDS = (
     "index", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw",
@@ -85,6 +87,8 @@ def on_path(program):
 
 
 def service(where, port, spec):
+    if os.path.exists(os.path.join(where, "current", "job.sbatch")):
+        return in_job(where, port, spec)
     out = observe(where, port, http_s=0.0, log_bytes=LOG_READ)
     out["log"]["tail"] = without_looks(out["log"]["tail"], spec["log_bytes"])
     out["committed"] = link(os.path.join(where, "committed"))
@@ -101,6 +105,30 @@ def service(where, port, spec):
     out["server_info"] = info
     out["states"] = [{k: s.get(k) for k in STATE} for s in states if isinstance(s, dict)]
     out["metrics"] = dict(metrics(client.get("/metrics", limit=4 << 20)), at=time.time())
+    return out
+
+
+def in_job(where, port, spec):
+    """A service that is a Slurm job, as jobctl.py sees it on the job's nodes."""
+    import subprocess
+
+    state = os.path.dirname(os.path.dirname(where))
+    words = [os.path.basename(where), str(port), str(spec["http_s"]), str(LOG_READ)]
+    try:
+        done = subprocess.run(
+            [sys.executable, os.path.join(state, "hostside", "jobctl.py"), state, "observe",
+             *words],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=JOB_LIMIT_S, check=True,
+        )  # fmt: skip
+        out = json.loads(done.stdout)
+        why = out.get("error", "")
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        why = str(error)[:300]
+    if why:
+        out = observe(where, port, http_s=0.0, log_bytes=0)
+        out["engine"] = {"state": "unknown", "why": why}
+    out["log"]["tail"] = without_looks(out["log"]["tail"], spec["log_bytes"])
+    out["committed"] = link(os.path.join(where, "committed"))
     return out
 
 

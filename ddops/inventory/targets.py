@@ -100,13 +100,20 @@ def placed(inventory: Inventory, service: Service, host: Host) -> Service:
     """
     if service.nnodes == 1:
         return service
+    if service.hosts_of_one == 1:
+        return structs.replace(service, node=Node(later=True))
     names = _member_names(inventory, service)
     if len(names) != service.nnodes or host.name not in names:
         return service
     first = inventory.hosts[names[0]]
-    address = str(first.vars.get("address") or first.ssh.rpartition("@")[2])
+    address = address_of(first)
     node = Node(names.index(host.name), f"{address}:{service.dist_port}")
     return structs.replace(service, node=node)
+
+
+def address_of(host: Host) -> str:
+    """How other hosts reach this one: `vars.address`, else the name that SSH uses."""
+    return str(host.vars.get("address") or host.ssh.rpartition("@")[2])
 
 
 def one_service_per_host(selection: Selection) -> tuple[tuple[Host, Service], ...]:

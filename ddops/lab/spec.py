@@ -20,6 +20,7 @@ class LabSpec:
     """`hosts` hosts of one kind. `engine` is what provision builds on them.
 
     `systemd` hosts boot a system of their own; `wheelhouse` is a folder that they see, read-only.
+    With `slurm` there is one host, which submits jobs to so many nodes.
     """
 
     hosts: int = 1
@@ -27,6 +28,7 @@ class LabSpec:
     engine: str = "sglang-cpu"
     systemd: bool = False
     wheelhouse: str | None = None
+    slurm: bool = False
 
     def __post_init__(self) -> None:
         most = MAX_BOOTED if self.systemd else MAX_HOSTS
@@ -46,6 +48,11 @@ class LabSpec:
                 "hosts that boot systemd run the stand-in engine, and no recorded GPU",
                 next="ddops lab up --systemd",
             )
+        if self.slurm and (self.gpu != "cpu" or self.engine != "sim" or self.systemd):
+            raise UsageError(
+                "a Slurm lab runs the stand-in engine, and no recorded GPU",
+                next="ddops lab up --slurm",
+            )
         if self.wheelhouse is not None and not self.systemd:
             raise UsageError(
                 "a wheelhouse is mounted on hosts that boot; others see the machine's own folders",
@@ -54,6 +61,8 @@ class LabSpec:
 
     def names(self) -> list[str]:
         """Host names: `lab1`, `lab2`, ..; a recorded host bears the name of its kind."""
+        if self.slurm:
+            return ["slurm"]
         if self.gpu == "cpu":
             return [f"lab{i}" for i in range(1, self.hosts + 1)]
         return [self.gpu if i == 1 else f"{self.gpu}-{i}" for i in range(1, self.hosts + 1)]

@@ -13,7 +13,7 @@ from ddops.inventory.setup import read_setup
 from ddops.layout import HostLayout
 from ddops.plan import Step
 from ddops.provision.code import CodeStep, EngineCode, engine_code
-from ddops.provision.envs import EnvRecipe, env_recipe
+from ddops.provision.envs import ROUTER, EnvRecipe, env_recipe
 from ddops.provision.setup import setup_steps
 from ddops.provision.side import HostSide, Query
 from ddops.provision.steps import (
@@ -51,6 +51,8 @@ class Provision:
     services: Sequence[Service]
     lookup: Lookup
     workdir: Path
+    #: Whether a service's router runs here.
+    routes: bool = False
 
     @property
     def layout(self) -> HostLayout:
@@ -78,6 +80,8 @@ class Provision:
         ]  # fmt: skip
         steps += setup_steps(side, self.host, read_setup(self.host, self.lookup), self.lookup)
         steps += self._env_steps(side)
+        if self.routes:
+            steps += self._router_steps(side)
         for service in self.services:
             steps += self._weights(side, service)
         if self.host.supervisor == "process":
@@ -98,6 +102,15 @@ class Provision:
             title = f"engine code ({code.engine}, series {code.series.digest[:12]})"
             steps.append(CodeStep("code", title, side, self.host, code))
         return steps
+
+    def _router_steps(self, side: HostSide) -> list[Step]:
+        recipe = env_recipe(ROUTER, self.lookup, self.workdir)
+        return [
+            TreeStep("router-inputs", "router environment: inputs", side, recipe.folder,
+                     self.layout.inputs(recipe.digest), self.layout.state),
+            EnvStep("router-env", "router environment", side, recipe, self.host.wheelhouse,
+                    self.host.pip_index),
+        ]  # fmt: skip
 
     def _weights(self, side: HostSide, service: Service) -> list[Step]:
         steps: list[Step] = []

@@ -21,6 +21,10 @@ Lookup = Callable[[str], Path]
 PLUGIN = "sglang_ddtree"
 
 
+#: The environment of SGLang's router: no engine is in it.
+ROUTER = "router"
+
+
 @dataclass(frozen=True, slots=True)
 class EnvRecipe:
     """Inputs of one environment. `folder` is local; its digest names the environment.
@@ -70,6 +74,8 @@ def env_recipe(kind: str, lookup: Lookup, workdir: Path) -> EnvRecipe:
         _copy(lookup("requirements/engine-cpu-torch.txt"), folder / "torch.txt")
         _copy_tree(lookup("lab/engine_cpu"), folder / "dists" / "ddops-sglang-cpu")
         _plugin(folder / "trees")
+    elif kind == ROUTER:
+        _copy(lookup("requirements/router.lock"), folder / "engine.lock")
     else:
         _copy(lookup("requirements/engine-cuda.lock"), folder / "engine.lock")
         _plugin(folder / "trees")

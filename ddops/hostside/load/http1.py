@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 MAX_HEAD = 1 << 16
+#: How an engine's stream ends: its last event, and the last chunk. Nothing follows the event.
+DONE = b"data: [DONE]\n\n\r\n0\r\n\r\n"
 
 
 class Malformed(ValueError):
@@ -47,6 +49,10 @@ class Framing:
         if not self.head_end and not self._head(raw):
             return False
         if self.chunked:
+            if raw.endswith(DONE):
+                # To walk over all chunks here takes 1 us each. When hundreds of answers end
+                # together, the next ones' first events would wait for that, and lose their stamps.
+                return True
             # A chunk of an SSE stream ends "\n\n\r\n"; only the last one ends like this.
             return raw.endswith(b"\r\n\r\n") and self._last_chunk(raw)
         if self.length is None:

@@ -66,6 +66,21 @@ def all_of(samples: list[Sample], concurrency: int) -> tuple[Window, Figures]:
     return window, figures(samples, window, closed=True)
 
 
+def test_a_run_short_of_its_level_does_not_count() -> None:
+    """One slot of four is empty for a fifth of the time."""
+    samples = closed(even(200, 10.0), 4, 6)
+    assert judged(samples, asked())[0] is Status.VALID
+    gone = [
+        replace(s, sent=s.sent + 400 * MS, free_at=s.sent + 400 * MS)
+        if s.slot == 3 and s.sent is not None
+        else s
+        for s in samples
+    ]
+    status, why = judged(gone, asked())
+    assert status is Status.VOID
+    assert "delivered concurrency: 3.8" in why
+
+
 # ---- A: tokens and times
 
 

@@ -108,6 +108,10 @@ def test_delivered_concurrency_is_what_was_asked_for() -> None:
     window = closed_window(load.samples, 8, 1)
     numbers = figures(load.samples, window, closed=True)
     assert numbers.in_flight == pytest.approx(8, rel=0.05)
+    # It is counted from when requests were under way, not from how many slots there are.
+    half = [s for s in load.samples if s.slot < 4 or s.n < 8]
+    thin = figures(half, window, closed=True)
+    assert thin.in_flight == pytest.approx(4, rel=0.05)
 
 
 def test_two_hundred_streams_at_once() -> None:
@@ -128,6 +132,32 @@ def test_warm_connections_are_open_before_the_clock_runs() -> None:
     assert sorted(first)[len(first) // 2] < 20 * MS  # no accept in it
 
 
+@pytest.mark.parametrize(("connections", "before"), [("warm", 8), ("cold", 0)])
+def test_what_is_warm_was_opened_before_the_clock_ran(
+    monkeypatch: pytest.MonkeyPatch, connections: str, before: int
+) -> None:
+    opened: list[int] = []
+    real = socket.create_connection
+
+    def noted(*args: Any) -> socket.socket:
+        made = real(*args)
+        opened.append(time.time_ns())
+        return made
+
+    with serving(Mock(tokens(2))) as mock:
+        loop = Loop(
+            ("127.0.0.1", mock.port), [request(mock)] * 16, {"concurrency": 8},
+            {"connections": connections, "timeout_s": 5, "deadline_s": 10,
+             "max_raw_bytes": 1 << 20}, False,
+        )  # fmt: skip
+        monkeypatch.setattr(socket, "create_connection", noted)
+        loop.run()
+        monkeypatch.undo()
+    assert len(opened) == before
+    assert all(at <= loop.t0 for at in opened)
+    assert mock.connections == (before or 16)  # and none was opened later
+
+
 def test_large_events_do_not_hold_the_server_back() -> None:
     text = "y" * 100_000
 
@@ -146,6 +176,7 @@ def test_large_events_do_not_hold_the_server_back() -> None:
         alone = time.monotonic() - began
     assert all(s.ok for s in load.samples)
     assert load.client["raw_bytes"] > 32 * 10 * 100_000
+    assert load.client["raw_bytes"] / load.client["reads"] > 1 << 14  # whole segments at a time
     assert load.end / 1e9 < 32 * max(alone, 0.02) * 4  # the mock's one interpreter is the limit
 
 
@@ -156,6 +187,8 @@ def test_an_open_loop_keeps_to_its_schedule() -> None:
                    max_connections=64)  # fmt: skip
     sent = [s.sent for s in load.samples if s.sent is not None]
     assert len(sent) == count
+    # The schedule is the plan's own, however late the client is.
+    assert [s.scheduled for s in load.samples] == constant_schedule(rate, count)
     late = [s.sent - s.scheduled for s in load.samples if s.sent is not None]
     assert min(late) >= 0
     # Other work on this machine delays single ones; sleeps that add up would delay all the last.

@@ -56,6 +56,16 @@ def test_a_content_that_looks_like_the_end_is_not_taken_for_it() -> None:
     assert framing.done(bytearray(raw + b"\r\n\r\n\r\n" + END)) is True
 
 
+def test_a_long_answer_ends_without_a_walk_over_its_chunks() -> None:
+    """The walk would hold up the loop, and with it the first events of other answers."""
+    framing, whole = Framing(), bytearray(HEAD + body(300))
+    assert framing.done(whole) is True
+    assert framing.scan == framing.head_end
+    without = Framing()
+    assert without.done(bytearray(whole.replace(chunk(DONE), b""))) is True
+    assert without.scan > without.head_end
+
+
 @pytest.mark.parametrize(
     "raw", [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", HEAD + b"zz\r\n\r\n\r\n", b"x" * 70000]
 )
