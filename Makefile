@@ -37,10 +37,15 @@ test: setup lint ## Everything CI runs
 	$(MAKE) ddtree
 	$(PY) -m pytest -q tests/engine
 	$(PY) -m pytest -q tests/systemd
+	$(PY) -m pytest -q tests/slurm
 
 .PHONY: systemd
 systemd: setup ## Hosts that really boot (as root; elsewhere a skip that says why)
 	$(PY) -m pytest -q tests/systemd
+
+.PHONY: slurm
+slurm: setup ## A real Slurm of two nodes (as root; elsewhere a skip that says why)
+	$(PY) -m pytest -q tests/slurm
 
 .PHONY: unit
 unit: .venv/.made ## Seconds: no sshd, no engine

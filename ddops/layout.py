@@ -130,6 +130,16 @@ class ServiceLayout:
         return f"{self.run}/launch.json"
 
     @property
+    def proven(self) -> str:
+        """The start that passed its gates, where starts come without a deploy behind them."""
+        return f"{self.run}/proven.json"
+
+    @property
+    def kind(self) -> str:
+        """Who was last asked to run it, where the service itself says who."""
+        return f"{self.run}/engine"
+
+    @property
     def program(self) -> str:
         return f"{self.dir}/program.conf"
 

@@ -6,6 +6,7 @@ text and values in, text out.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -15,6 +16,10 @@ from jinja2 import StrictUndefined, TemplateError, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ddops.errors import ConfigError, Problem
+
+#: A text that every reader of YAML takes for one, but for the words that some take for values.
+_PLAIN = re.compile(r"[A-Za-z/]([A-Za-z0-9_./-]*[A-Za-z0-9])?")
+_WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"])
 
 #: Finds a template by its name below `templates/`; raises when there is none.
 Lookup = Callable[[str], Path]
@@ -68,3 +73,29 @@ def _line_of(error: BaseException) -> int:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
+
+
+def to_yaml(document: Mapping[str, object]) -> str:
+    """One YAML document, keys in the order given.
+
+    Readers differ in what a bare word is (`1e3`, `on`, `0o7`), so texts are quoted unless they can
+    only be texts; several lines become a block.
+    """
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, _data: object) -> bool:
+            return True
+
+        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+            super().increase_indent(flow, False)
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
+        style = "|" if "\n" in value else None if plain else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump(
+        dict(document), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000_000
+    )

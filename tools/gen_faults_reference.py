@@ -20,8 +20,8 @@ _HEAD = """\
 Made from `tests/faults.toml` by `tools/gen_faults_reference.py`; do not edit. Each row is injected
 by the tests it names. Where the fault is real says the folder: `unit` works on made-up input,
 `contract` and `lab` on a real sshd and supervisor with the stand-in engine, `systemd` on hosts that
-really boot, `engine` on the real SGLang on a CPU. No row was tried on a GPU host; a row
-whose fault only a GPU host has says so.
+really boot, `slurm` on a real Slurm of one machine, `engine` on the real SGLang on a CPU. No row
+was tried on a GPU host; a row whose fault only a GPU host has says so.
 
 | fault | outcome | tests |
 |---|---|---|

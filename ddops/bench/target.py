@@ -11,12 +11,13 @@ from ddops.bench.answer import Load, parse_load
 from ddops.bench.plan import LoadPlan, Where
 from ddops.command import cmd
 from ddops.errors import CommandFailed, RefusedError
-from ddops.gates import Golden, Observation, observe, parse_golden
+from ddops.gates import Golden, Observation, parse_golden
 from ddops.inventory.model import Host, Profile, Service
 from ddops.layout import HostLayout
 from ddops.ledger import Launch, Ledger
 from ddops.ledger.bench_records import Device
 from ddops.model import State
+from ddops.supervise import Orchestrator, orchestrator_of
 from ddops.transport import Transport
 
 #: What the client's compressed answer may be large.
@@ -42,8 +43,12 @@ class Target:
     def model(self) -> str:
         return self.service.served_model_name or self.service.model
 
+    @property
+    def orchestrator(self) -> Orchestrator:
+        return orchestrator_of(self.transport, self.host, self.service)
+
     def observe(self) -> Observation:
-        return observe(self.transport, self.layout, self.host.python, self.service.name, self.port)
+        return self.orchestrator.observe(self.service.name, self.port)
 
     def where(self, weight_version: str | None) -> Where:
         listen = self.service.listen
@@ -56,11 +61,12 @@ class Target:
         )
 
     def run(self, plan: LoadPlan) -> Load:
-        """Run a plan on the host itself, over loopback."""
+        """Run a plan where the engine runs, over loopback."""
         command = cmd(
             self.host.python, "-m", "load", env={"PYTHONPATH": self.layout.hostside}
         ).with_stdin(plan.dump())
-        done = self.transport.run(command, deadline_s=plan.patience_s, limit=ANSWER_LIMIT)
+        beside = self.orchestrator.inside(self.service.name)
+        done = beside.run(command, deadline_s=plan.patience_s, limit=ANSWER_LIMIT)
         if not done.ok or done.truncated:
             raise CommandFailed(
                 f"{self.host.name}: the measuring client did not finish",

@@ -24,6 +24,8 @@ def health_word(seen: Observation, committed: str | None, *, follower: bool = Fa
     said = seen.model_info.values.get("weight_version") if seen.model_info else None
     if not follower and said != seen.launch.weight_version:
         return "wrong identity"
+    if seen.unproven:
+        return "unproven"
     # Healthy is not proven right: a start that failed its gates answers /health too.
     return "ok" if committed == seen.launch.release else "ungated"
 

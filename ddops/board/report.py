@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ddops.board.figures import Figure, commit_length, speed
 from ddops.board.judge import device_word, drift_word, health_word, reach_word, throttle_words
 from ddops.board.model import Books, Fresh, Gpu, HostState, ServiceSeen, ServiceSpec
+from ddops.gates import Job, Observation
 from ddops.model import State, short
 
 HEADER = ("HOST", "SERVICE", "RELEASE", "ENGINE", "HEALTH", "UP", "URL", "NOTE")
@@ -38,16 +40,26 @@ def row(state: HostState, service: ServiceSpec, now: float) -> tuple[str, ...]:
     return (
         name, service.name, short(o.launch.release), o.engine.value,
         health_word(o, seen.committed, follower=service.follower),
-        span(o.uptime_s or 0.0), url, _note(state, seen, now),
+        span(o.uptime_s or 0.0), where(o, url, service), _note(state, seen, now),
     )  # fmt: skip
+
+
+def where(seen: Observation, url: str, service: ServiceSpec) -> str:
+    """Where it answers: on the first node of its job, if it is one."""
+    nodes = seen.job.nodes if seen.job else ()
+    return f"{nodes[0]}:{service.port}" if nodes else url
 
 
 def _note(state: HostState, seen: ServiceSeen, now: float) -> str:
     notes = []
+    if seen.observation.job is not None:
+        notes.append(seen.observation.job.why)
+    if seen.observation.unproven:
+        notes.append("started again and not gated since: ddops deploy proves it")
     if state.fresh(now) is not Fresh.NOW:
         notes.append(f"seen {span(state.age(now) or 0.0)} ago, no answer since")
     o = seen.observation
-    if o.engine is not State.UP and o.engine_why:
+    if o.engine is not State.UP and o.engine_why and o.engine_why not in notes:
         notes.append(o.engine_why)
     if device := device_word(o):
         notes.append(device)
@@ -91,6 +103,8 @@ def document(state: HostState, service: ServiceSpec, books: Books, now: float) -
         "uptime_s": o.uptime_s,
         "rss_bytes": o.rss_bytes,
         "unit": o.unit.active if o.unit else None,
+        "job": _job(o.job) if o.job else None,
+        "unproven": o.unproven or None,
         "server": dict(o.server_info.values) if o.server_info else {},
         "running": seen.load.running,
         "queued": seen.load.queued,
@@ -101,6 +115,10 @@ def document(state: HostState, service: ServiceSpec, books: Books, now: float) -
         **_recorded(state, books, now),
         "observed_at": o.at,
     }
+
+
+def _job(job: Job) -> dict[str, Any]:
+    return asdict(job) | {"ranks": [asdict(r) | {"state": r.state.value} for r in job.ranks]}
 
 
 def _figure(figure: Figure | None, now: float) -> Mapping[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddops.board.look import look_spec, parse_look
 from ddops.board.model import HostSpec, ServiceSpec
-from ddops.command import Redactor, cmd
+from ddops.command import ALONE, Redactor, cmd
 from ddops.errors import CommandFailed, DdopsError
 from ddops.hostside import joined
 from ddops.inventory import Host, Inventory, Service, placed, services_on
@@ -55,7 +55,7 @@ class HostWatch:
         self._transport = transport
         self._lookup = lookup
         self._redactor = redactor
-        self._words = (host.python, "-", look_spec(self.spec, host.engine_dir))
+        self._words = (host.python, *ALONE, "-", look_spec(self.spec, host.engine_dir))
         self._script = script().encode()
 
     @property

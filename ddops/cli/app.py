@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -31,11 +33,11 @@ class App:
     ) -> None:
         self._start = Path(start)
         self.redactor = redactor if redactor is not None else Redactor()
-        self.report: Reporter = TextReporter(
-            sys.stderr, self.redactor, verbose=verbose > 0, quiet=quiet
-        )
-        self._quiet = quiet
+        self._verbose = self._quiet = False
+        self.speak(verbose=verbose > 0, quiet=quiet)
         self._open: list[Transport] = []
+        self._shared: dict[SshTarget, Transport] = {}
+        self._sharing = threading.Lock()
 
     @cached_property
     def project(self) -> Project:
@@ -73,8 +75,27 @@ class App:
         """A transport to the host; closed with the program."""
         return self.open_transport(self.ssh_target(host))
 
+    def reach(self, host: Host, work: Callable[[Transport], R]) -> R:
+        """What `work` makes of a connection to the host, which is closed behind it.
+
+        For work on one host after the other of a fleet: connections kept to the end of the program
+        would come to more than a process may have open files.
+        """
+        with closing(self.transport(host)) as transport:
+            return work(transport)
+
+    def shared_transport(self, target: SshTarget) -> Transport:
+        """The one transport to a machine that the work on many hosts needs, such as a backup place.
+
+        One for each host would be as many logins there, all open to the end of the program.
+        """
+        with self._sharing:
+            if target not in self._shared:
+                self._shared[target] = self.open_transport(target)
+            return self._shared[target]
+
     def open_transport(self, target: SshTarget) -> Transport:
-        """A transport to any machine, such as a backup place; closed with the program."""
+        """A transport to any machine; closed with the program."""
         from ddops.transport.ssh import SshTransport
 
         made = SshTransport(target, self.policy)
@@ -116,9 +137,13 @@ class App:
         parallel = max(self.settings.parallel, least)
         return fan_out(items, work, parallel=parallel, progress=tell)
 
-    def louder(self, _times: int) -> None:
-        """`-v` behind the command: detail from here on."""
-        self.report = TextReporter(sys.stderr, self.redactor, verbose=True, quiet=self._quiet)
+    def speak(self, *, verbose: bool = False, quiet: bool = False) -> None:
+        """`-v` and `-q`, before the command or behind it, from here on."""
+        self._verbose |= verbose
+        self._quiet |= quiet
+        self.report: Reporter = TextReporter(
+            sys.stderr, self.redactor, verbose=self._verbose, quiet=self._quiet
+        )
 
     @property
     def quiet(self) -> bool:

@@ -135,7 +135,7 @@ def _git_place(app: App, backup: BackupTable) -> GitPlace:
     assert backup.git is not None  # noqa: S101 - the caller has looked
     g = backup.git
     target = SshTarget(g.ssh, g.ssh, _path(app, g.ssh_config), g.host_key)
-    return GitPlace(app.open_transport(target), g.path)
+    return GitPlace(app.shared_transport(target), g.path)
 
 
 def _path(app: App, text: str | None) -> Path | None:

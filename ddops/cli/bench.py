@@ -183,6 +183,7 @@ def _ask(works: Sequence[tuple[Sweep, Sequence[Start]]], yes: bool) -> None:
 
 
 def _sweep_tools(app: App, stop: Stop, book: Ledger) -> Tools:
+    from ddops.cli.routers import drains_of
     from ddops.clock import SystemClock
     from ddops.deploy import Settings
     from ddops.deploy import Tools as DeployTools
@@ -199,6 +200,7 @@ def _sweep_tools(app: App, stop: Stop, book: Ledger) -> Tools:
         report=app.report,
         redactor=app.redactor,
         unmeasured="the sweep that asked for this start measures it",
+        drains=drains_of(app),
     )
     return Tools(deploy, book, clock, stop, app.report)
 

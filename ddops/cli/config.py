@@ -51,8 +51,9 @@ def schema(file: str | None) -> None:
     """
     from ddops.errors import UsageError
     from ddops.inventory import json_schema
+    from ddops.runbook.model import RunbookTable
 
-    schemas = json_schema()
+    schemas = json_schema({"runbooks/*.toml": RunbookTable})
     name = _schema_of(file, tuple(schemas)) if file is not None else None
     if file is not None and name is None:
         raise UsageError(f"no schema for {file!r}", next=f"one of: {', '.join(schemas)}")

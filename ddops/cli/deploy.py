@@ -61,6 +61,8 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
 @targets(required=True)
 @click.option("--profile", metavar="NAME", help="Another launch profile than the service's own.")
 @click.option("--dry-run", is_flag=True, help="Show release, command line and unit; touch nothing.")
+@click.option("--render-only", is_flag=True, help="Write what would be handed over, ask nobody.")
+@click.option("-o", "--out", metavar="DIR", help="Where --render-only writes.")
 @click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
 @_fleet_options
 @yes
@@ -73,6 +75,8 @@ def deploy(
     exclude: tuple[str, ...],
     profile: str | None,
     dry_run: bool,
+    render_only: bool,
+    out: str | None,
     lock_wait: float,
     rules: Rules,
     yes: bool,
@@ -88,12 +92,23 @@ def deploy(
     ddops deploy lab
     ddops deploy b300 --dry-run
     ddops deploy nvlink --canary --batch 4
+    ddops deploy k26 --render-only -o k26-files
     """
+    from ddops.cli.app import end_together
+    from ddops.cli.routers import settle_routers
     from ddops.deploy import Stop, on_interrupt
+    from ddops.deploy.rendered import refuse_kubernetes
 
     jobs = _jobs(app, target, limit, exclude, profile)
     whole([(j.host, j.service) for j in jobs])
+    if render_only or out is not None:
+        from ddops.cli.deploy_render import render_only as write
+
+        _no_mixture(render_only, dry_run)
+        write(app, jobs, out, as_json)
+        return
     _no_waves(jobs, rules)
+    refuse_kubernetes(j.service for j in jobs)
     if dry_run:
         _dry_run(app, jobs, as_json)
         return
@@ -103,9 +118,23 @@ def deploy(
     stop = Stop()
     tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
+        jobs, rules = _in_turn(app, jobs, rules)
         done = _roll_out(app, jobs, tools, rules)
-    emit_outcomes([(j.host, j.service, o) for j, o in done.outcomes], as_json)
+        outcomes = [(j.host, j.service, o) for j, o in done.outcomes]
+        routers = [] if stop.asked else settle_routers(app, outcomes, tools)
+    settled = [(url, r.outcome) for _, url, r in routers if not isinstance(r, Exception)]
+    emit_outcomes(outcomes, as_json, settled)
     _end(app, done)
+    end_together([(host, r) for host, _, r in routers], app.report)
+
+
+def _in_turn(app: App, jobs: list[Job], rules: Rules) -> tuple[list[Job], Rules]:
+    """Replicas behind a router one after the other; other hosts as they were asked for."""
+    from ddops.cli.routers import rolling
+
+    of = {(j.host, j.service): j for j in jobs}
+    pairs, rules = rolling(app, list(of), rules)
+    return [of[p] for p in pairs], rules
 
 
 def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[Job]:
@@ -121,8 +150,9 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
         shared = in_parties([(j.host, j.service) for j in wave], tools)
         return app.fan_out(
             wave,
-            lambda j: deploy_service(
-                app.transport(j.host), j.host, j.service, j.profile, shared[j.service.name]
+            lambda j: app.reach(
+                j.host,
+                lambda t: deploy_service(t, j.host, j.service, j.profile, shared[j.service.name]),
             ),
             least=_most_nodes(wave),
         )
@@ -131,8 +161,8 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
         shared = in_parties([(j.host, j.service) for j in wave], calm)
         return app.fan_out(
             wave,
-            lambda j: roll_back(
-                app.transport(j.host), j.host, j.service, None, shared[j.service.name]
+            lambda j: app.reach(
+                j.host, lambda t: roll_back(t, j.host, j.service, None, shared[j.service.name])
             ),
             least=_most_nodes(wave),
         )
@@ -144,7 +174,7 @@ def whole(pairs: Sequence[tuple[Host, Service]]) -> None:
     """Raise UsageError where only some hosts of one engine are meant, or they are not as many."""
     from ddops.errors import UsageError
 
-    for service in {s.name: s for _, s in pairs if s.nnodes > 1}.values():
+    for service in {s.name: s for _, s in pairs if s.hosts_of_one > 1}.values():
         hosts = [h.name for h, s in pairs if s.name == service.name]
         if len(hosts) != service.nnodes or not service.node.address:
             known = bool(service.node.address)  # else its `hosts` are not as many as its `nnodes`
@@ -167,7 +197,7 @@ def in_parties(pairs: Sequence[tuple[Host, Service]], tools: Tools) -> dict[str,
     hosts: dict[str, list[str]] = {}
     for host, service in pairs:
         hosts.setdefault(service.name, []).append(host.name)
-    several = {s.name for _, s in pairs if s.nnodes > 1}
+    several = {s.name for _, s in pairs if s.hosts_of_one > 1}
     return {
         name: replace(tools, party=Party(tuple(on))) if name in several else tools
         for name, on in hosts.items()
@@ -175,7 +205,7 @@ def in_parties(pairs: Sequence[tuple[Host, Service]], tools: Tools) -> dict[str,
 
 
 def _most_nodes(jobs: Sequence[Job]) -> int:
-    return max((j.service.nnodes for j in jobs), default=1)
+    return max((j.service.hosts_of_one for j in jobs), default=1)
 
 
 def _no_waves(jobs: Sequence[Job], rules: Rules) -> None:
@@ -186,6 +216,16 @@ def _no_waves(jobs: Sequence[Job], rules: Rules) -> None:
             "one engine on several hosts has no canary and no batches",
             why="its hosts are deployed together",
             next="leave out --canary and --batch",
+        )
+
+
+def _no_mixture(render_only: bool, dry_run: bool) -> None:
+    from ddops.errors import UsageError
+
+    if dry_run or not render_only:
+        raise UsageError(
+            "-o and --render-only go together, and without --dry-run",
+            next="ddops deploy SERVICE --render-only -o DIR",
         )
 
 
@@ -230,6 +270,7 @@ def _jobs(
 
 def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
     from ddops.cli.backups import tools_for
+    from ddops.cli.routers import drains_of
     from ddops.clock import SystemClock
     from ddops.deploy import Settings, Tools
 
@@ -246,11 +287,14 @@ def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
         lock_wait_s=lock_wait,
         waivers=app.inventory.waivers,
         snapshots=lambda host: tools_for(app, host),
+        drains=drains_of(app),
     )
 
 
 def emit_outcomes(
-    outcomes: Sequence[tuple[Host, Service, Outcome | Exception]], as_json: bool
+    outcomes: Sequence[tuple[Host, Service, Outcome | Exception]],
+    as_json: bool,
+    routers: Sequence[tuple[str, Outcome]] = (),
 ) -> None:
     """What is live now, of the hosts where it went well."""
     from ddops.cli.output import emit_json, emit_table
@@ -258,8 +302,11 @@ def emit_outcomes(
     from ddops.model import short
 
     done = [
-        (f"http://{s.listen}:{port_of(h, s)}", o) for h, s, o in outcomes if isinstance(o, Outcome)
+        (f"http://{o.where or f'{s.listen}:{port_of(h, s)}'}", o)
+        for h, s, o in outcomes
+        if isinstance(o, Outcome)
     ]
+    done += routers
     if as_json:
         emit_json(
             "deploy",
@@ -281,6 +328,7 @@ def emit_outcomes(
 def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
     """What would be deployed, from local files, and what the host says now, where it answers."""
     from ddops.cli.output import emit_json, emit_line
+    from ddops.cli.routers import planned_routers
     from ddops.deploy import plan_release
 
     plans = [
@@ -294,9 +342,9 @@ def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
         emit_line(f"{job.service.name} on {job.host.name}{tag}, profile {job.profile.name}")
         evidence = job.profile.evidence
         note = " ".join(evidence.note.split())
-        emit_line(_wrapped("evidence", evidence.status + (f": {note}" if note else "")))
-        emit_line(_wrapped("release", plan.release_words))
-        emit_line(_wrapped("host", plan.host_words))
+        _fact("evidence", evidence.status + (f": {note}" if note else ""))
+        _fact("release", plan.release_words)
+        _fact("host", plan.host_words)
         emit_line("  command")
         for line in command_lines(plan.argv):
             emit_line(f"    {line}")
@@ -309,12 +357,18 @@ def _dry_run(app: App, jobs: list[Job], as_json: bool) -> None:
         emit_line("  transitions")
         for state, words in plan.transitions:
             emit_line(f"    {state:<12} {words}")
+    for line in planned_routers(app, [j.service for j in jobs]):
+        emit_line(line)
 
 
-def _wrapped(name: str, text: str) -> str:
+def _fact(name: str, text: str) -> None:
     import textwrap
 
-    return textwrap.fill(text, 96, initial_indent=f"  {name:<10} ", subsequent_indent=" " * 13)
+    from ddops.cli.output import emit_line
+
+    head = f"  {name:<10} "
+    for line in textwrap.wrap(text, 80, initial_indent=head, subsequent_indent=" " * len(head)):
+        emit_line(line)
 
 
 def command_lines(argv: tuple[str, ...]) -> list[str]:

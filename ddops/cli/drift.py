@@ -40,9 +40,11 @@ def drift(
     from ddops.cli.app import end_together
     from ddops.cli.output import emit_json, emit_line, emit_table
     from ddops.deploy import Same
+    from ddops.deploy.rendered import refuse_kubernetes
     from ddops.inventory import one_service_per_host
 
     pairs = one_service_per_host(app.select(target, limit, exclude))
+    refuse_kubernetes((s for _, s in pairs), "kubectl diff -f DIR, of rendered manifests")
     outcomes = app.fan_out(pairs, lambda p: _rows(app, *p))
     seen = [(h, s, o) for (h, s), o in outcomes if not isinstance(o, Exception)]
     if as_json:
@@ -72,6 +74,7 @@ def drift(
 
 
 def _rows(app: App, host: Host, service: Service) -> list[Row]:
+    from ddops.cli.routers import drift_of_router
     from ddops.deploy import drift_of, look, port_of, prepare
     from ddops.deploy.host import ServiceOnHost
     from ddops.errors import DdopsError, RefusedError
@@ -85,10 +88,10 @@ def _rows(app: App, host: Host, service: Service) -> list[Row]:
     profile = app.inventory.profile_of(service)
     try:
         wanted: str | None = prepare(host, service, profile, app.lookup).digest
-    except DdopsError as error:  # no lock for this engine here: the host can be looked at still
+    except DdopsError as error:  # the host can be looked at still
         app.warn(f"what would be deployed is not known: {error.what}", host.name)
         wanted = None
-    return drift_of(target, seen, wanted)
+    return [*drift_of(target, seen, wanted), *drift_of_router(app, host, service)]
 
 
 def _outcome(host: Host, service: Service, outcome: list[Row] | Exception) -> Exception | None:

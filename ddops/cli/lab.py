@@ -32,11 +32,15 @@ def lab() -> None:
 )  # fmt: skip
 @click.option(
     "--engine", type=click.Choice(ENGINES),
-    help="The real SGLang on CPU, or a stand-in.  [default: sglang-cpu; sim with --gpu, --systemd]",
+    help="The real SGLang on CPU, or a stand-in.  [default: sglang-cpu; else sim]",
 )  # fmt: skip
 @click.option(
     "--systemd", is_flag=True,
     help="Hosts that boot a system of their own: real units, reboots, networks. Needs root.",
+)  # fmt: skip
+@click.option(
+    "--slurm", is_flag=True,
+    help="One host that submits jobs to a real Slurm with as many nodes as --hosts. Needs root.",
 )  # fmt: skip
 @click.option(
     "--wheelhouse", type=click.Path(file_okay=False, resolve_path=True),
@@ -44,8 +48,9 @@ def lab() -> None:
 )  # fmt: skip
 @click.pass_obj
 def up(
-    app: App, hosts: int, gpu: str, engine: str | None, systemd: bool, wheelhouse: str | None
-) -> None:
+    app: App, hosts: int, gpu: str, engine: str | None, systemd: bool, slurm: bool,
+    wheelhouse: str | None,
+) -> None:  # fmt: skip
     """Bring the lab up. Does nothing when it is up already.
 
     \b
@@ -53,9 +58,11 @@ def up(
     ddops lab up --hosts 3 --engine sim
     ddops lab up --gpu b300
     ddops lab up --systemd --hosts 4
+    ddops lab up --slurm --hosts 2
     """
-    real = gpu == "cpu" and not systemd
-    spec = LabSpec(hosts, gpu, engine or ("sglang-cpu" if real else "sim"), systemd, wheelhouse)
+    real = gpu == "cpu" and not systemd and not slurm
+    kind = engine or ("sglang-cpu" if real else "sim")
+    spec = LabSpec(hosts, gpu, kind, systemd, wheelhouse, slurm)
     own = app.inventory
     origins = {
         **{n: h.origin for n, h in own.hosts.items()},

@@ -24,7 +24,7 @@ def facts_of(app: App, host: Host) -> Facts:
     from ddops.probe import collect
 
     root = str(host.vars.get("root", "/"))
-    return collect(app.transport(host), host.python, host.engine_dir, root)
+    return app.reach(host, lambda t: collect(t, host.python, host.engine_dir, root))
 
 
 def proved_facts(app: App, host: Host, facts: Facts) -> Facts:
@@ -51,7 +51,7 @@ def proved_facts(app: App, host: Host, facts: Facts) -> Facts:
     place = f"{HostLayout(host.engine_dir).state}/prove.json"
     words = ("--json", "--engine-dir", host.engine_dir, "--digest", facts.chain_digest)
     script = python(source("prove"), *words, "--keep", place, interpreter=host.python)
-    done = app.transport(host).run(script, deadline_s=PROVE_DEADLINE_S)
+    done = app.reach(host, lambda t: t.run(script, deadline_s=PROVE_DEADLINE_S))
     try:
         kept = json.loads(done.out)
     except ValueError as error:

@@ -143,10 +143,11 @@ def _apply_all(
 
 def prepare(app: App, host: Host, workdir: Path) -> Prepared:
     from ddops.inventory import services_on
+    from ddops.inventory.router import routers_on
     from ddops.provision.apply import plan_host
 
-    services = services_on(app.inventory, host)
-    return plan_host(app.transport(host), host, services, app.lookup, workdir)
+    services, routes = services_on(app.inventory, host), bool(routers_on(app.inventory, host))
+    return plan_host(app.transport(host), host, services, app.lookup, workdir, routes=routes)
 
 
 def _apply(app: App, host: Host, prepared: Prepared, lock_wait: float, stop: Stop) -> int:

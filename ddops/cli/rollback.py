@@ -45,9 +45,11 @@ def rollback(
     from ddops.cli.app import end_together
     from ddops.cli.deploy import emit_outcomes, in_parties, tools_of, whole
     from ddops.deploy import Stop, on_interrupt, roll_back
+    from ddops.deploy.rendered import refuse_kubernetes
     from ddops.inventory import one_service_per_host
 
     pairs = one_service_per_host(app.select(target, limit, exclude))
+    refuse_kubernetes((s for _, s in pairs), "kubectl rollout undo deployment/{service}")
     whole(pairs)
     if dry_run:
         _dry_run(app, pairs, to, as_json)
@@ -58,11 +60,17 @@ def rollback(
     tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
         shared = in_parties(pairs, tools)
+        plain = [p for p in pairs if p[1].router is None]
         outcomes = app.fan_out(
-            sorted(pairs, key=lambda p: p[1].name),
+            sorted(plain, key=lambda p: p[1].name),
             lambda p: roll_back(app.transport(p[0]), *p, to, shared[p[1].name]),
-            least=max(s.nnodes for _, s in pairs),
+            least=max((s.hosts_of_one for _, s in plain), default=1),
         )
+        for one in pairs:  # behind a router: each when the one before it serves again
+            if one[1].router is not None and not any(isinstance(o, Exception) for _, o in outcomes):
+                outcomes += app.fan_out(
+                    [one], lambda p: roll_back(app.transport(p[0]), *p, to, tools)
+                )
     emit_outcomes([(h, s, o) for (h, s), o in outcomes], as_json)
     end_together([(h.name, o) for (h, _), o in outcomes], app.report)
 

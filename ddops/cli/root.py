@@ -76,7 +76,7 @@ class LazyGroup(click.Group):
 
 
 def _with_verbosity(command: click.Command) -> click.Command:
-    """People type -v where they are: behind the command as well as before it."""
+    """People type -v and -q where they are: behind the command as well as before it."""
     if isinstance(command, click.Group):
         for child in command.commands.values():
             _with_verbosity(child)
@@ -84,7 +84,11 @@ def _with_verbosity(command: click.Command) -> click.Command:
 
     def louder(ctx: click.Context, _param: click.Parameter, value: int) -> None:
         if value:
-            ctx.obj.louder(value)
+            ctx.obj.speak(verbose=True)
+
+    def quieter(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+        if value:
+            ctx.obj.speak(quiet=True)
 
     if not any("-v" in p.opts for p in command.params):
         command.params.append(
@@ -94,6 +98,16 @@ def _with_verbosity(command: click.Command) -> click.Command:
                 expose_value=False,
                 callback=louder,
                 help="Say more; twice: tracebacks too.",
+            )
+        )
+    if not any("-q" in p.opts for p in command.params):
+        command.params.append(
+            click.Option(
+                ["-q", "--quiet"],
+                is_flag=True,
+                expose_value=False,
+                callback=quieter,
+                help="Say only warnings and errors.",
             )
         )
     return command

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.board.model import HostState, ServiceSpec
     from ddops.board.watch import HostWatch
     from ddops.cli.app import App
+    from ddops.deploy.router_view import RouterWord
+    from ddops.inventory.router import Routed
 
 
 @click.command()
@@ -64,14 +66,11 @@ def _once(app: App, watches: Sequence[HostWatch], wanted: set[str], as_json: boo
 
     from ddops.board.fleet import Fleet, Heard, Kind
     from ddops.cli.app import end_together
+    from ddops.cli.routers import look_at_routers
     from ddops.cli.watching import read_books
 
     fleet = Fleet.of(w.spec for w in watches)
-    try:
-        outcomes = app.fan_out(watches, lambda w: w.look())
-    finally:
-        for one in watches:
-            one.close()
+    outcomes = app.fan_out(watches, _look)
     for one, outcome in outcomes:
         failed = isinstance(outcome, Exception)
         payload = {"error": str(outcome)} if isinstance(outcome, Exception) else outcome
@@ -80,15 +79,32 @@ def _once(app: App, watches: Sequence[HostWatch], wanted: set[str], as_json: boo
         fleet.apply(Heard(time.time(), one.name, kind, clean if isinstance(clean, dict) else {}))
     if as_json:  # the table shows nothing of the ledger
         fleet.apply(Heard(time.time(), "", Kind.BOOKS, read_books(app, fleet)()))
-    _emit(fleet, wanted, as_json)
-    end_together([(w.name, o) for w, o in outcomes], app.report)
+    services = [app.inventory.services[n] for n in sorted(wanted)]
+    behind = [s for s in services if s.router and any(s in w.services for w in watches)]
+    routers = look_at_routers(app, behind) if behind else []
+    _emit(fleet, wanted, as_json, [(r, w) for _, r, w in routers if not isinstance(w, Exception)])
+    lost = [(host, w) for host, _, w in routers if isinstance(w, Exception)]
+    end_together([*((w.name, o) for w, o in outcomes), *lost], app.report)
+
+
+def _look(one: HostWatch) -> dict[str, Any]:
+    """One look, and the connection closed: those of a whole fleet are too many to keep."""
+    try:
+        return one.look()
+    finally:
+        one.close()
 
 
 def _pairs(fleet: Fleet, wanted: set[str]) -> list[tuple[HostState, ServiceSpec]]:
     return [(h, s) for h in fleet.states() for s in h.spec.services if s.name in wanted]
 
 
-def _emit(fleet: Fleet, wanted: set[str], as_json: bool) -> None:
+def _emit(
+    fleet: Fleet,
+    wanted: set[str],
+    as_json: bool,
+    routers: Sequence[tuple[Routed, RouterWord]] = (),
+) -> None:
     import time
 
     from ddops.board import report
@@ -96,9 +112,19 @@ def _emit(fleet: Fleet, wanted: set[str], as_json: bool) -> None:
 
     pairs, now = _pairs(fleet, wanted), time.time()
     if as_json:
-        emit_json("status", [report.document(h, s, fleet.books, now) for h, s in pairs])
-    else:
-        emit_table(report.HEADER, [report.row(h, s, now) for h, s in pairs])
+        rows = [report.document(h, s, fleet.books, now) for h, s in pairs]
+        if routers:
+            from ddops.deploy import router_view
+
+            rows += [router_view.document(r, word) for r, word in routers]
+        emit_json("status", rows)
+        return
+    emit_table(report.HEADER, [report.row(h, s, now) for h, s in pairs])
+    for routed, word in routers:
+        from ddops.deploy import router_view
+
+        click.echo()
+        emit_table(router_view.HEADER, router_view.rows(routed, word, routed.host.origin.kind))
 
 
 def _watch(app: App, watches: Sequence[HostWatch], wanted: set[str], as_json: bool) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddops.clock import Clock
+from ddops.compat.errors_since import COMMANDS, judge_errors
 from ddops.deploy.host import ServiceOnHost
 from ddops.deploy.ready import LOST_S
 from ddops.deploy.record import Recorder
@@ -28,6 +29,7 @@ from ddops.gates import (
     soaked,
 )
 from ddops.model import GateResult, Verdict
+from ddops.probe import Facts, collect
 
 #: Between two looks of a soak; a short one is looked at ten times.
 SOAK_LOOK_S = 10.0
@@ -55,6 +57,15 @@ class Started:
     golden: Golden | None
 
 
+def with_errors(gate: GateResult, before: Facts | None, after: Facts | None) -> GateResult:
+    """The soak's verdict, and what the GPUs say: the worse of both, where there are GPUs."""
+    if gate.verdict is not Verdict.PASS or before is None or after is None:
+        return gate
+    errors = judge_errors(before, after)
+    evidence = {**gate.evidence, "gpus": errors.evidence}
+    return GateResult("G6", errors.verdict, f"{gate.message}; {errors.message}", evidence)
+
+
 @dataclass(slots=True)
 class Climb:
     """One climb. Every result is on record, with the start that it is of."""
@@ -67,6 +78,12 @@ class Climb:
     stop: Stop
     say: Callable[[str], None]
     smoke: Callable[[Observation], GateResult]
+    #: The operation that the start belongs to, where that is not the one at work.
+    of: str = ""
+
+    @property
+    def op_id(self) -> str:
+        return self.of or self.record.op_id
 
     def all(self) -> list[GateResult]:
         """Every gate. Raises GateFailed at the first that does not pass."""
@@ -92,7 +109,7 @@ class Climb:
             )  # fmt: skip
         self.stop.wait(self.settings.ready_quiet_s)
         last = self.service.observe()
-        ladder = [judge_g0(first, last, self.record.op_id), judge_g1(last), judge_g2(last)]
+        ladder = [judge_g0(first, last, self.op_id), judge_g1(last), judge_g2(last)]
         ladder += [judge_g3(last, start.digest, start.identity), *results[1:]]
         for gate in ladder:
             self._tell(gate)
@@ -110,7 +127,7 @@ class Climb:
         self.stop.wait(self.settings.ready_quiet_s)
         last = self.service.observe()
         first = self.start.seen
-        ladder = [judge_g0(first, last, self.record.op_id), judge_g1(last), judge_g2(last)]
+        ladder = [judge_g0(first, last, self.op_id), judge_g1(last), judge_g2(last)]
         ladder += [GateResult(g, Verdict.SKIP, "rank 0 answers for all", {}) for g in ("G3", "G4")]
         for gate in ladder:
             self._tell(gate)
@@ -123,6 +140,7 @@ class Climb:
             return GateResult("G6", Verdict.SKIP, "the service asks for no soak", {})
         self.say(f"soaking for {asked:g} s")
         start, looks, counts = self.start, [self.start.seen], {"looks": 0, "late": 0, "lost_s": 0.0}
+        errors = self._gpu_errors()
         began = good = self.clock.monotonic()
         every = min(SOAK_LOOK_S, asked / 10)
         while True:
@@ -142,14 +160,32 @@ class Climb:
             counts["looks"] += 1
             counts["late"] += judge_g2(looks[-1]).verdict is not Verdict.PASS
             failed = judge_soak(
-                looks, self.record.op_id, start.digest,
+                looks, self.op_id, start.digest,
                 None if self.follower else start.identity, good - began,
             )  # fmt: skip
             if failed is not None:
                 return failed
             if good - began >= asked:
-                return soaked(looks[-1], asked, counts | {"seconds": round(good - began, 1)})
+                gate = soaked(looks[-1], asked, counts | {"seconds": round(good - began, 1)})
+                return with_errors(gate, errors, self._gpu_errors())
             del looks[1:-1]  # the first and the last two are all that is judged
+
+    def _gpu_errors(self) -> Facts | None:
+        """What GPUs and kernel say of errors now; None where no GPU is behind the host."""
+        host = self.service.host
+        if (host.host_class or "cpu") == "cpu" or host.simulated:
+            return None
+        until = self.clock.monotonic() + LOST_S
+        while True:
+            try:
+                return collect(self.service.transport, host.python, host.engine_dir, only=COMMANDS)
+            except HostKeyError:
+                raise
+            except UnreachableError:
+                if self.clock.monotonic() > until:
+                    raise
+            if self.stop.wait(SOAK_LOOK_S):
+                self.stop.check("while the new release was soaking")
 
     def _keep(self, gate: GateResult) -> GateResult:
         self._tell(gate)

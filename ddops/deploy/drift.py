@@ -23,6 +23,8 @@ from ddops.model import State, Verdict, short
 SCHEMA = "ddops.drift/1"
 #: Hashing an engine's files takes seconds on a busy host.
 DEADLINE_S = 120.0
+#: What a release leaves open until it starts on the nodes of a job.
+PLACES = ("${rank}", "${dist_addr}")
 
 
 class Same(Enum):
@@ -47,7 +49,9 @@ def look_for_drift(target: ServiceOnHost, seen: Observation) -> Mapping[str, obj
     """What `hostside/drift.py` sees of the service, as raw as it comes."""
     pid = seen.pid if seen.engine is State.UP and seen.pid else 0
     script = f"{target.layout.hostside}/drift.py"
-    done = target.transport.run(
+    # Where the engine runs, if it does: its words and its environment are that machine's.
+    beside = target.orchestrator.inside(target.service.name) if pid else target.transport
+    done = beside.run(
         cmd(target.host.python, script, target.where.dir, str(pid)), deadline_s=DEADLINE_S
     )
     if not done.ok:
@@ -139,6 +143,8 @@ def _argv(launch: Mapping[str, object], argv: object, version: str) -> Row:
     if not isinstance(argv, list) or not isinstance(recorded, list):
         return Row("argv", "?", "the process's words cannot be read", Same.UNKNOWN)
     want = [*map(str, recorded), "--weight-version", version]
+    if len(argv) == len(want):  # a job's node fills in its own rank and address
+        want = [str(a) if w in PLACES else w for w, a in zip(want, argv, strict=True)]
     more, less = _unlike(argv, want), _unlike(want, argv)
     if argv == want:
         return Row("argv", f"{len(want)} words", f"{len(argv)} words, the same", Same.YES)
@@ -219,6 +225,6 @@ def drift_of(target: ServiceOnHost, seen: Observation, wanted: str | None) -> li
     files = release_files(release, target.host, target.port, target.node)
     raw = look_for_drift(target, seen)
     rows = judge_drift(seen, links, release, files, raw, follower=target.node.rank > 0)
-    rows += judge_unit(target.unit_beside(release.launch.stop_grace_s))
+    rows += judge_unit(target.unit_beside(release))
     rows += _patched(code_seen(target, release), release)
     return [*rows, pending_row(wanted, links.current)]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddops.command import Cmd, Redactor, Secret, cmd, sh
@@ -19,27 +18,23 @@ from ddops.gates import (
     Observation,
     judge_golden,
     needs_ties,
-    observe,
     parse_golden,
 )
 from ddops.inventory.model import Host, Node, Service
 from ddops.layout import HostLayout, ServiceLayout
 from ddops.model import GateResult, State
-from ddops.render import render
-from ddops.supervise import ProcessSupervisor, ServiceState, Supervisor, SystemdSupervisor
+from ddops.supervise import Orchestrator, Order, ServiceState, orchestrator_of
 from ddops.transport import Transport
 from ddops.transport.files import link_atomically, make_dirs, read_file, send_tree, write_file
 
 Lookup = Callable[[str], Path]
-#: A load that dies sooner than this is retried by the supervisor, then given up.
-STARTSECS, STARTRETRIES = 10, 3
 
 _LINKS = """
 for l in current committed; do readlink "$1/$l" || echo; done
 """
 _LIST = 'cd "$1" 2>/dev/null && ls -1 || :'
 _JOURNAL = 'tail -c 1000000 -- "$1" 2>/dev/null || :'
-_UNLINK = 'rm -f -- "$1"'
+_UNLINK = 'rm -f -- "$@"'
 _PRUNE = """
 cd "$1" || exit 0
 keep=$2; shift 2
@@ -83,14 +78,33 @@ class ServiceOnHost:
         return self.service.node
 
     @property
-    def supervisor(self) -> Supervisor:
-        kind = ProcessSupervisor if self.host.supervisor == "process" else SystemdSupervisor
-        return kind(self.transport, self.layout, self.host.python)
+    def kind(self) -> str:
+        """Who runs it: the service's own word, else its host's."""
+        return self.service.engine or self.host.supervisor
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        return orchestrator_of(self.transport, self.host, self.service)
+
+    def ran_by(self) -> str:
+        """Who ran it last: as the host remembers it, else the host's own supervisor."""
+        known = read_file(self.transport, self.where.kind)
+        return known.decode("utf-8", "replace").strip() if known else self.host.supervisor
+
+    def run_by(self, kind: str) -> ServiceOnHost:
+        """The same service in the hands of another one."""
+        if kind == self.kind:
+            return self
+        return replace(self, service=self.service.handed_to(kind))
+
+    def order(self, release: Release) -> Order:
+        """The release, as it is handed to whoever runs it."""
+        spec = release.content["spec"]
+        unit = str(spec["unit"]) if isinstance(spec, dict) else ""
+        return Order(self.service, self.host, self.port, release.digest, release.launch, unit)
 
     def observe(self, *, http: bool = True) -> Observation:
-        return observe(
-            self.transport, self.layout, self.host.python, self.service.name, self.port, http=http
-        )
+        return self.orchestrator.observe(self.service.name, self.port, http=http)
 
     def links(self) -> Links:
         done = self.transport.run(sh(_LINKS, self.where.dir))
@@ -100,7 +114,8 @@ class ServiceOnHost:
 
     def preflight(self, release: Release, timeout_s: float) -> Preflight:
         """Have the installed engine parse the release's options; it starts nothing."""
-        argv, env = release.launch.expand(places(self.host, self.port, self.node))
+        filled = {"rank": "0", "dist_addr": "127.0.0.1:20000"} if self.node.later else {}
+        argv, env = release.launch.expand(places(self.host, self.port, self.node) | filled)
         words = [
             self.host.python, f"{self.layout.hostside}/preflight.py", argv[0], json.dumps(env),
             str(timeout_s), *argv[LAUNCHER_WORDS:],
@@ -132,8 +147,8 @@ class ServiceOnHost:
         """The end of the host's journal, a megabyte at most."""
         return self.transport.run(sh(_JOURNAL, self.layout.journal)).out
 
-    def stage(self, release: Release, resolve: Callable[[str], Secret]) -> bool:
-        """Lay the release down whole, secrets last; False when it was there already."""
+    def stage(self, release: Release, resolve: Callable[[str], Secret]) -> Mapping[str, object]:
+        """Lay the release down whole, secrets last, and have whoever runs it look at it."""
         where, target = self.where, self.where.release(release.digest)
         make_dirs(self.transport, where.releases, where.run, where.log, mode=0o700)
         files = release_files(release, self.host, self.port, self.node)
@@ -149,50 +164,11 @@ class ServiceOnHost:
                 if read_file(self.transport, f"{target}/{name}") != text.encode():
                     write_file(self.transport, f"{target}/{name}", text.encode())
         self._stage_secrets(release, target, resolve)
-        self._stage_supervisor(release)
-        return fresh
+        return {"fresh": fresh, **self.orchestrator.stage(self.order(release), self.lookup)}
 
-    def _stage_supervisor(self, release: Release) -> None:
-        """What the supervisor needs beside the release; a unit is part of it, and is looked at."""
-        supervisor = self.supervisor
-        if isinstance(supervisor, SystemdSupervisor):
-            supervisor.verify(self.service.name, release.digest)
-            return
-        program = self.program(release.launch.stop_grace_s)
-        write_file(self.transport, self.where.program, program.encode(), 0o600)
-
-    def program(self, stop_grace_s: int) -> str:
-        """What the process supervisor is to run for this service."""
-        return render(
-            self.lookup,
-            "program.conf.j2",
-            {
-                "service": self.service.name,
-                "service_dir": self.where.dir,
-                "state_dir": self.layout.state,
-                "python": self.host.python,
-                "startsecs": STARTSECS,
-                "startretries": STARTRETRIES,
-                "stop_grace_s": stop_grace_s,
-            },
-        )
-
-    def unit_beside(self, stop_grace_s: int) -> dict[str, object]:
+    def unit_beside(self, release: Release) -> Mapping[str, object]:
         """What the supervisor has of this service beside what `current` wants of it."""
-        supervisor = self.supervisor
-        if isinstance(supervisor, SystemdSupervisor):
-            return supervisor.compare(self.service.name)
-        have = read_file(self.transport, self.where.program)
-        if have is None:
-            return {"installed": False}
-        lines = difflib.unified_diff(
-            self.program(stop_grace_s).splitlines(), have.decode("utf-8", "replace").splitlines(),
-            n=0, lineterm="",
-        )  # fmt: skip
-        return {
-            "installed": True,
-            "diff": [x for x in lines if not x.startswith(("---", "+++", "@@"))],
-        }
+        return self.orchestrator.compare(self.order(release), self.lookup)
 
     def _stage_secrets(
         self, release: Release, target: str, resolve: Callable[[str], Secret]
@@ -215,6 +191,12 @@ class ServiceOnHost:
     def commit(self, digest: str) -> None:
         link_atomically(self.transport, f"releases/{digest}", self.where.committed)
 
+    def proven(self, seen: Observation) -> None:
+        """This very start passed its gates; what starts again without a deploy has not."""
+        if seen.job is not None and seen.launch is not None:
+            body = json.dumps({"nonce": seen.launch.nonce}).encode()
+            write_file(self.transport, self.where.proven, body, 0o600)
+
     def prune(self, keep: int, *never: str | None) -> None:
         """Keep `keep` releases, those named in `never` first, then the youngest."""
         names = list(dict.fromkeys(n for n in never if n))
@@ -223,12 +205,28 @@ class ServiceOnHost:
     def start(self, op_id: str) -> ServiceState:
         """Start `current`; the guard's record of this start will carry `op_id`."""
         write_file(self.transport, self.where.op_id, op_id.encode(), 0o600)
-        self._run("old launch record stays", sh(_UNLINK, self.where.launch_record))
-        return self.supervisor.start(self.service.name)
+        old = [self.where.launch_record]
+        if self.kind != self.host.supervisor:
+            write_file(self.transport, self.where.kind, self.kind.encode(), 0o600)
+        else:
+            old.append(self.where.kind)
+        self._run("old launch record stays", sh(_UNLINK, *old))
+        return self.orchestrator.submit(self.service.name)
 
     def stop(self) -> ServiceState:
-        """Stop and verify; what is left over is the caller's to judge."""
-        return self.supervisor.stop(self.service.name)
+        """Stop and verify, in whosever hands it is; what is left over is the caller's to judge."""
+        before = self.run_by(self.ran_by())
+        if before is not self:
+            state = before.orchestrator.cancel(self.service.name)
+            if state.left or state.state is not State.DOWN:
+                return state
+        return self.orchestrator.cancel(self.service.name)
+
+    def taken_from(self, kind: str) -> None:
+        """It passed its gates in these hands: the ones before will not start it again."""
+        before = self.run_by(kind)
+        if before is not self:
+            before.orchestrator.forget(self.service.name)
 
     def golden_gate(
         self,
@@ -252,7 +250,8 @@ class ServiceOnHost:
                 *(["--ties"] if needs_ties(gates) else []),
             ]  # fmt: skip
             limit = timeout_s * len(golden.prompts) * (2 if needs_ties(gates) else 1) + 30
-            done = self.transport.run(cmd(*words), deadline_s=limit)
+            beside = self.orchestrator.inside(self.service.name)
+            done = beside.run(cmd(*words), deadline_s=limit)
             if not done.ok:
                 raise CommandFailed(
                     f"{self.host.name}: the golden prompts could not be asked",

@@ -19,9 +19,11 @@ from ddops.command import Redactor, Secret
 from ddops.compat import Finding, judge_all, subject_of, waive
 from ddops.compat import Launch as JudgedLaunch
 from ddops.deploy.climb import Climb, Settings, Started
+from ddops.deploy.drain import Drain, NoDrain
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
 from ddops.deploy.memory import free_memory
 from ddops.deploy.party import Party, PartyStop
+from ddops.deploy.preflight import Preflight
 from ddops.deploy.ready import Waiter
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
@@ -41,7 +43,7 @@ from ddops.gates import Observation
 from ddops.inventory.model import Waiver
 from ddops.model import State, short
 from ddops.plan import Proposal
-from ddops.probe import Facts, collect
+from ddops.probe import Chain, Facts, collect
 from ddops.snapshot import Step
 
 #: Every transition of a deploy that goes well, in order.
@@ -76,13 +78,17 @@ class Deploy:
     waivers: tuple[Waiver, ...] = ()
     snapshot: Callable[[Facts, bool], Step] = _no_snapshot
     party: Party | None = None
+    drain: Drain = field(default_factory=NoDrain)
     smoke: Smoke = field(default_factory=lambda: skipped("this command does not measure"))
     #: The profile by name and what speaks for it, such as the runs behind a recommendation.
     chosen: Mapping[str, object] = field(default_factory=dict)
+    #: Who ran the service before: what goes back goes back to that too.
+    was: str = ""
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
         previous = self.service.links().committed  # the lock is held: nobody else moves it
+        self.was = self.service.ran_by()
         try:
             self.record.locked(previous)
             self._before()
@@ -101,14 +107,18 @@ class Deploy:
 
     def _before(self) -> None:
         """Everything that leaves the running service alone. An error here changed nothing."""
-        with ThreadPoolExecutor(2, thread_name_prefix="look") as pool:
-            # These only look: beside the probe, which takes as long as both.
+        with ThreadPoolExecutor(3, thread_name_prefix="look") as pool:
+            # These only look: beside the probe, which takes as long as each.
             rows = pool.submit(self.prepared)
             looked = pool.submit(self.service.observe, http=False)
+            parsed = pool.submit(
+                self.service.preflight, self.release, self.settings.preflight_timeout_s
+            )
             facts = self._probe()
         self._compat(facts)
+        self._can_soak(facts)
         self.record.ok("rendered", {"release": self.release.digest, **self.chosen})
-        self._flags()
+        self._flags(parsed.result())
         seen = looked.result()
         if port_is_foreign(seen):
             raise self._refuse(
@@ -127,11 +137,26 @@ class Deploy:
         self._snapshotted(facts)
         self.still_ours()
         self.stop.check("before staging")
-        fresh = self.service.stage(self.release, self.resolve)
-        self.record.ok("staged", {"fresh": fresh})
-        self.record.skip("drained", "no router stands before this service")
+        self.record.ok("staged", self.service.stage(self.release, self.resolve))
         self.stop.check("before the running service was touched")
         self._meet("staged")
+        self._drained()
+
+    def _drained(self) -> None:
+        """What the replica's router sent it is finished, and nothing new comes."""
+        try:
+            way = self.drain.out(self.stop)
+        except DdopsError as error:
+            self.record.fail("drained", _said(error), {})
+            raise
+        try:
+            if way.skipped:
+                self.record.skip("drained", way.skipped)
+            else:
+                self.record.ok("drained", way.evidence)
+        except BaseException:  # it is not stopped, so its place is where it was
+            self.drain.stay()
+            raise
 
     def _provisioned(self, rows: Sequence[tuple[str, str, Proposal]]) -> None:
         """The host is as provision leaves it: environment, weights, scripts, supervisor."""
@@ -169,6 +194,17 @@ class Deploy:
         self.record.ok("probed", {"facts": facts.digest, "simulated": facts.simulated})
         return facts
 
+    def _can_soak(self, facts: Facts) -> None:
+        """Better refused now than taken back after the load, for a log that nobody could read."""
+        if self.service.service.soak_s <= 0 or (self.service.host.host_class or "cpu") == "cpu":
+            return
+        if not facts.simulated and Chain(facts).kernel_log is None:
+            raise self._refuse(
+                "planned",
+                "the service asks for a soak, and the kernel log with the GPUs' errors is not read",
+                "let the login join group adm or systemd-journal, or set soak_s = 0",
+            )
+
     def _compat(self, facts: Facts) -> None:
         host = self.service.host
         found = judge_all(subject_of(facts, host, self.judged))
@@ -188,9 +224,8 @@ class Deploy:
             )
         self.record.ok("compat_ok", evidence)
 
-    def _flags(self) -> None:
+    def _flags(self, found: Preflight) -> None:
         """The installed engine parses the line itself: a table knows releases, not patches."""
-        found = self.service.preflight(self.release, self.settings.preflight_timeout_s)
         for warning in found.warnings:
             self._say(f"flags: {warning}")
         if found.faults:
@@ -215,10 +250,14 @@ class Deploy:
         seen = self._start(self.release.digest)
         r = self.release
         gates = self._climb(Started(seen, r.digest, r.identity, r.gates, r.golden)).all()
-        self.record.ok("gated", {g.name: g.verdict.value for g in gates})
+        version = seen.launch.weight_version if seen.launch else ""
+        routed = self.drain.back(version)
+        self.record.ok("gated", {**{g.name: g.verdict.value for g in gates}, **routed})
         self._meet("gated")
         self.still_ours()
+        self.service.taken_from(self.was)
         self.service.commit(self.release.digest)
+        self.service.proven(seen)
         return seen
 
     def _settle(self, previous: str | None) -> None:
@@ -232,7 +271,9 @@ class Deploy:
     def _stop_old(self) -> None:
         word = self._stopped("the old service")
         self.record.ok("stopped", {"was": word})
-        if (self.service.host.host_class or "cpu") == "cpu":
+        if self.service.service.engine == "slurm":
+            self.record.skip("vram_free", "the job looks itself, on the nodes it is given")
+        elif (self.service.host.host_class or "cpu") == "cpu":
             self.record.skip("vram_free", "a CPU host")
         elif self.service.host.simulated:
             self.record.skip("vram_free", "a recorded host: no GPU is behind it")
@@ -252,7 +293,8 @@ class Deploy:
 
     def _vram_free(self) -> None:
         host = self.service.host
-        facts = collect(self.service.transport, host.python, host.engine_dir)
+        # Nothing serves now: what this does not need is not waited for.
+        facts = collect(self.service.transport, host.python, host.engine_dir, only=("smi_apps",))
         self.record.ok("vram_free", {"used_mib": free_memory(host.name, facts)})
 
     def _start(self, digest: str) -> Observation:
@@ -315,6 +357,7 @@ class Deploy:
 
     def _go_back(self, previous: str | None) -> None:
         self.still_ours()
+        self.drain.leave()
         self._stopped("the new service")
         if self.party is not None:
             self.party.back.meet(self.service.host.name, "stopped")
@@ -322,10 +365,13 @@ class Deploy:
             self.service.unlink_current()
             return
         self.service.switch(previous)
+        self.service = self.service.run_by(self.was)
         seen = self._start(previous)
         gates, identity, golden = self.service.staged_gates(previous)
         # Every minute counts now: it was measured and soaked when it was new.
         self._climb(Started(seen, previous, identity, gates, golden)).correct()
+        self.service.proven(seen)
+        self.drain.back(seen.launch.weight_version if seen.launch else "")
         if self.party is not None:
             self.party.back.meet(self.service.host.name, "gated")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from ddops.command import Redactor
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.deploy.machine import STATES
-from ddops.deploy.release import Release, build_release
 from ddops.deploy.run import committed, look, port_of, prepare
-from ddops.errors import RefusedError, UnreachableError
+from ddops.errors import UnreachableError
 from ddops.inventory.model import Host, Profile, Service
+from ddops.model import short
 from ddops.transport import Transport
 
 Lookup = Callable[[str], Path]
@@ -27,7 +27,7 @@ class ReleasePlan:
     profile: str
     release_words: str
     host_words: str
-    digest: str | None
+    digest: str
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     unit: str
@@ -39,31 +39,20 @@ class ReleasePlan:
         return out
 
 
-#: Stands in the paths of a release whose environment has no lock yet; never a real digest.
-_NO_LOCK = "no-lock-yet"
-
-
 def plan_release(
     transport: Transport, host: Host, service: Service, profile: Profile, lookup: Lookup
 ) -> ReleasePlan:
     """Render the release and look at the host. A host that does not answer is UNKNOWN."""
-    try:
-        release = prepare(host, service, profile, lookup)
-        digest: str | None = release.digest
-        words = release.digest[:12]
-    except RefusedError as error:
-        release = build_release(service, profile, _NO_LOCK, lookup)
-        digest, words = None, f"UNKNOWN: {error.what}"
+    release = prepare(host, service, profile, lookup)
     target = ServiceOnHost(transport, host, service, port_of(host, service), lookup, Redactor())
+    files = target.orchestrator.render(target.order(release), lookup)
     state, why = "ok", ""
     try:
         seen = look(target)
         if seen is None:
             state, host_words = "refused", f"not provisioned; next: ddops provision {host.name}"
-        elif (
-            digest is not None
-            and serves(seen, digest, follower=target.node.rank > 0)
-            and committed(target, release)
+        elif serves(seen, release.digest, follower=target.node.rank > 0) and committed(
+            target, release
         ):
             state, host_words = "unchanged", "unchanged: this release is live"
         else:
@@ -77,25 +66,20 @@ def plan_release(
     if release.launch.api_key is not None:
         argv = (*argv, "--config", "(file with the API key, mode 0600)")
     return ReleasePlan(
-        host.name, service.name, profile.name, words, host_words, digest, argv,
-        tuple(sorted([*release.launch.env, *hidden])), str(_unit(release)),
-        _transitions(state, host),
+        host.name, service.name, profile.name, short(release.digest), host_words, release.digest,
+        argv, tuple(sorted([*release.launch.env, *hidden])), "\n".join(files.values()),
+        _transitions(state, host, routed=service.router is not None),
     )  # fmt: skip
 
 
-def _unit(release: Release) -> object:
-    spec = release.content["spec"]
-    return spec["unit"] if isinstance(spec, dict) else ""
-
-
-def _transitions(state: str, host: Host) -> tuple[tuple[str, str], ...]:
+def _transitions(state: str, host: Host, *, routed: bool = False) -> tuple[tuple[str, str], ...]:
     """Each transition with what is known of it without touching the host."""
     if state == "unchanged":
         return (("unchanged", "nothing would be done"),)
     host_step = {"unknown": "UNKNOWN: the host does not answer", "refused": "refused"}.get(state)
     no_gpu = (host.host_class or "cpu") == "cpu" or host.simulated
     skips = {
-        "drained": "SKIP: no router stands before this service",
+        **({} if routed else {"drained": "SKIP: no router stands before this service"}),
         **({"vram_free": "SKIP: no GPU behind this host"} if no_gpu else {}),
     }
     local = {"rendered": "ok: from local files", **skips}

@@ -48,7 +48,7 @@ class Waiter:
         Raises `GateFailed` when the engine died, prints a fatal line, or does not come in time;
         the message carries the last lines of its log, redacted.
         """
-        began = progress = told = self.clock.monotonic()
+        began = progress = told = asked = self.clock.monotonic()
         size = self.log_from
         while True:
             self.stop.check("while the engine was loading")
@@ -60,15 +60,32 @@ class Waiter:
             now = self.clock.monotonic()
             if ours and seen.healthy:
                 return seen
-            self._fail_fast(seen, ours, now, began)
+            if self._queued(seen, now - asked):
+                began = progress = now
+            else:
+                self._fail_fast(seen, ours, now, began)
             if seen.log_size != size:
                 size, progress = seen.log_size, now
             if now - progress > self.budget_s or now - began > STRETCH * self.budget_s:
                 raise self._failed(seen, "G2", f"not ready after {now - began:.0f} s")
             if now - told > 10:
                 told = now
-                self._tell(seen, now - began)
+                self._tell(seen, now - asked)
             self.stop.wait(POLL_S if now - began > POLL_S else POLL_S / 5)
+
+    def _queued(self, seen: Observation, waited: float) -> bool:
+        """Whether a scheduler has no nodes for it yet; too long, or over before it ran, fails."""
+        job = seen.job
+        if job is None:
+            return False
+        if job.restarts:
+            raise self._failed(seen, "G0", f"{job.why}: the node it was started on is lost")
+        limit = self.service.host.slurm.queue_s
+        if job.waits and waited > limit:
+            raise self._failed(seen, "G0", f"{job.why}, for {limit:g} s")
+        if not job.waits and job.state != "RUNNING":
+            raise self._failed(seen, "G0", f"{job.why}: the engine ended while loading")
+        return job.waits
 
     def _look(self) -> Observation | None:
         """One look; None while the connection is lost, which says nothing about the engine."""
@@ -132,6 +149,8 @@ class Waiter:
 
     def _tell(self, seen: Observation, waited: float) -> None:
         last = (self.tail(seen).strip().splitlines() or ["no line yet"])[-1]
+        if seen.job is not None and seen.job.waits:
+            last = seen.job.why
         self.report.emit(
             Event(
                 "loading",

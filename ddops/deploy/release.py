@@ -20,7 +20,7 @@ from ddops.transport.files import tree_digest
 Lookup = Callable[[str], Path]
 
 #: The unit is part of a release, so it is rendered with these left for the host to fill in.
-_UNIT_PATHS = {
+UNIT_PATHS = {
     "service_dir": "${engine_dir}/.ddops/services/%s",
     "state_dir": "${engine_dir}/.ddops",
     "python": "${python}",
@@ -63,7 +63,7 @@ def build_release(
     unit = render(
         lookup,
         "unit.service.j2",
-        {k: v.replace("%s", service.name) for k, v in _UNIT_PATHS.items()}
+        {k: v.replace("%s", service.name) for k, v in UNIT_PATHS.items()}
         | {"service": service.name, "stop_grace_s": launch.stop_grace_s},
     )
     content = release_content(
@@ -121,11 +121,9 @@ def staged_release(digest: str, files: Mapping[str, str]) -> Release:
 
 
 def places(host: Host, port: int, node: Node) -> dict[str, str]:
-    """What a release leaves for each host to fill in."""
-    return {
-        "engine_dir": host.engine_dir, "port": str(port), "rank": str(node.rank),
-        "dist_addr": node.address,
-    }  # fmt: skip
+    """What a release leaves for each host to fill in; a job's nodes fill in their own places."""
+    known = {"engine_dir": host.engine_dir, "port": str(port)}
+    return known if node.later else known | {"rank": str(node.rank), "dist_addr": node.address}
 
 
 def release_files(release: Release, host: Host, port: int, node: Node) -> dict[str, str]:

@@ -15,8 +15,9 @@ from ddops import lock
 from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.compat import Launch, launch_of
-from ddops.deploy.climb import Settings
+from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.code import release_code, tree_rows
+from ddops.deploy.drain import Drain, NoDrain
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.deploy.machine import Deploy
 from ddops.deploy.party import Party, PartyStop
@@ -69,6 +70,8 @@ class Tools:
     snapshots: Callable[[Host], SnapshotTools] | str = "this command takes none"
     unmeasured: str = ""
     party: Party | None = None
+    #: By service and host; what stands before a replica that is to be stopped.
+    drains: Callable[[Service, Host], Drain] = lambda _service, _host: NoDrain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Outcome:
     changed: bool
     nonce: str
     lines: tuple[str, ...] = ()
+    where: str = ""
 
 
 def prepare(host: Host, service: Service, profile: Profile, lookup: Lookup) -> Release:
@@ -137,7 +141,7 @@ def deploy_release(
 @contextmanager
 def together(target: ServiceOnHost, tools: Tools) -> Iterator[Tools]:
     """This host's part in an engine on several: however it ends, the others hear of it."""
-    party, name, nodes = tools.party, target.host.name, target.service.nnodes
+    party, name, nodes = tools.party, target.host.name, target.service.hosts_of_one
     if nodes > 1 and (party is None or not target.node.address):
         raise RefusedError(
             f"{name}: {target.service.name} is one engine on {nodes} hosts",
@@ -180,6 +184,8 @@ def _deploy(
         unchanged = _unchanged(patient, target, release)
         if (unchanged := _all(unchanged, target, tools, "second look")) is not None:
             return unchanged
+        if patient is not None and patient.unproven and _serving(patient, target, release):
+            return work.prove(release, patient)
         return work.go(release, prepared=prepared, judged=judged, profile=profile)
 
 
@@ -221,7 +227,7 @@ class Work:
             release=release,
             prepared=prepared,
             settings=tools.settings,
-            record=_recorder(self.ledger, target, release, self.op_id, tools),
+            record=recorder(self.ledger, target, release, self.op_id, tools),
             resolve=tools.resolve,
             clock=tools.clock,
             stop=tools.stop,
@@ -232,12 +238,36 @@ class Work:
             waivers=tools.waivers,
             snapshot=self._snapshot,
             party=tools.party,
+            drain=tools.drains(target.service, target.host),
             smoke=self._smoke(release, profile),
             chosen=_chosen(profile),
         )
         after = machine.run()
-        nonce = after.launch.nonce if after.launch else ""
-        return Outcome(target.host.name, target.service.name, release.digest, True, nonce)
+        return _outcome(target, release, after, changed=True)
+
+    def prove(self, release: Release, seen: Observation) -> Outcome:
+        """Gate what serves already, and was started again without a deploy behind it."""
+        target, tools, launch = self.target, self.tools, seen.launch
+        record = recorder(self.ledger, target, release, self.op_id, tools)
+        assert launch is not None  # noqa: S101 - it serves
+        record.locked(release.digest)
+        record.launch(launch, release.digest)
+        record.ok("started", {"nonce": launch.nonce, "pid": seen.pid, "again": seen.unproven})
+        climb = Climb(
+            target, Started(seen, release.digest, release.identity, release.gates, release.golden),
+            tools.settings, record, tools.clock, tools.stop,
+            lambda words: tools.report.emit(Event("deploy", words, target.host.name)),
+            skipped("it was measured when it was new"), of=launch.op_id,
+        )  # fmt: skip
+        try:
+            gates = climb.correct()
+        except BaseException as error:
+            record.give_up("failed", str(error), {"touched": "nothing"})
+            raise
+        record.ok("gated", {g.name: g.verdict.value for g in gates})
+        target.proven(seen)
+        record.committed()
+        return _outcome(target, release, seen, changed=False)
 
     def _smoke(self, release: Release, profile: Profile | None) -> Smoke:
         if self.tools.unmeasured:
@@ -318,21 +348,31 @@ def _patient_look(target: ServiceOnHost, release: Release, stop: Stop) -> Observ
 
 def _unchanged(seen: Observation | None, target: ServiceOnHost, release: Release) -> Outcome | None:
     """The outcome of a deploy of what serves already, and has passed its gates; else None."""
-    if (
-        seen is None
-        or not serves(seen, release.digest, follower=target.node.rank > 0)
-        or not committed(target, release)
-    ):
+    if seen is None or seen.unproven or not _serving(seen, target, release):
         return None
+    if seen.job is not None and target.unit_beside(release).get("diff"):
+        return None  # what the host asks of its scheduler has changed, and is no part of a release
+    return _outcome(target, release, seen, changed=False)
+
+
+def _serving(seen: Observation, target: ServiceOnHost, release: Release) -> bool:
+    follower = target.node.rank > 0
+    return serves(seen, release.digest, follower=follower) and committed(target, release)
+
+
+def _outcome(target: ServiceOnHost, release: Release, seen: Observation, changed: bool) -> Outcome:
     nonce = seen.launch.nonce if seen.launch else ""
-    return Outcome(target.host.name, target.service.name, release.digest, False, nonce)
+    where = target.orchestrator.endpoint(target.service, target.port, seen)
+    return Outcome(
+        target.host.name, target.service.name, release.digest, changed, nonce, where=where
+    )
 
 
 def committed(target: ServiceOnHost, release: Release) -> bool:
     return target.links().committed == release.digest
 
 
-def _recorder(
+def recorder(
     ledger: Ledger, target: ServiceOnHost, release: Release, op_id: str, tools: Tools
 ) -> Recorder:
     host = target.host

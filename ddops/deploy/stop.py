@@ -36,7 +36,10 @@ class Stop:
 
 @contextmanager
 def on_interrupt(stop: Stop, tell: Callable[[str], None]) -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into `stop`; a second one ends the block at once."""
+    """Turn the first SIGINT or SIGTERM into `stop`; a second one ends the block at once.
+
+    A signal that whoever started us had us ignore stays ignored: `nohup`, a shell's background job.
+    """
 
     def handle(_signum: int, _frame: FrameType | None) -> None:
         if stop.asked:
@@ -47,7 +50,8 @@ def on_interrupt(stop: Stop, tell: Callable[[str], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) != signal.SIG_IGN]
+    old = {s: signal.signal(s, handle) for s in heard}
     try:
         yield
     except KeyboardInterrupt:

@@ -4,9 +4,11 @@ from ddops.gates.golden import Golden, judge_golden, nearness, needs_ties, parse
 from ddops.gates.ladder import judge_g0, judge_g1, judge_g2, judge_g3
 from ddops.gates.observation import (
     Answer,
+    Job,
     Launch,
     Observation,
     Port,
+    Rank,
     Unit,
     observation_of,
     observe,
@@ -17,9 +19,11 @@ from ddops.gates.soak import judge_soak, soaked
 __all__ = [
     "Answer",
     "Golden",
+    "Job",
     "Launch",
     "Observation",
     "Port",
+    "Rank",
     "Unit",
     "judge_g0",
     "judge_g1",

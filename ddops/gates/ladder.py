@@ -30,9 +30,13 @@ def judge_g0(first: Observation, last: Observation, op_id: str) -> GateResult:
         return GateResult("G0", Verdict.FAIL, "the engine was restarted while we looked", evidence)
     if last.launch.op_id != op_id:
         return GateResult("G0", Verdict.FAIL, "the engine was started by another deploy", evidence)
-    wrong = _unit_wrong(first, last)
+    wrong = _unit_wrong(first, last) or _job_wrong(first, last)
     if wrong is not None:
         return GateResult("G0", wrong[0], wrong[1], evidence)
+    if last.job is not None:
+        evidence |= {"job": last.job.id, "nodes": list(last.job.nodes)}
+        words = f"pid {last.pid} on {', '.join(last.job.nodes)} is stable, job {last.job.id}"
+        return GateResult("G0", Verdict.PASS, words, evidence)
     return GateResult("G0", Verdict.PASS, f"pid {last.pid} is stable", evidence)
 
 
@@ -52,6 +56,24 @@ def _unit_wrong(first: Observation, last: Observation) -> tuple[Verdict, str] | 
     return None
 
 
+def _job_wrong(first: Observation, last: Observation) -> tuple[Verdict, str] | None:
+    """What a scheduler, and the other ranks of its job, say against it."""
+    job, before = last.job, first.job
+    if job is None or before is None:
+        return None
+    if job.state != "RUNNING":
+        return Verdict.FAIL, job.why
+    if (before.id, before.restarts) != (job.id, job.restarts):
+        return Verdict.FAIL, f"job {job.id} was started again while we looked"
+    for rank in job.ranks:
+        if rank.state is not State.UP:
+            verdict = Verdict.FAIL if rank.state is State.DOWN else Verdict.UNKNOWN
+            return verdict, f"engine on {rank.node} not running: {rank.why}"
+    if [r.nonce for r in before.ranks] != [r.nonce for r in job.ranks]:
+        return Verdict.FAIL, "a rank of the engine was restarted while we looked"
+    return None
+
+
 def judge_g1(seen: Observation) -> GateResult:
     """Our process owns the listening socket: nobody else can answer our probes."""
     port = seen.port
@@ -62,6 +84,10 @@ def judge_g1(seen: Observation) -> GateResult:
         return GateResult(
             "G1", Verdict.FAIL, f"port {port.number} is held by {port.owner}", evidence
         )
+    for rank in seen.job.ranks if seen.job else ():
+        if not rank.owned:
+            words = f"port {port.number} on {rank.node} is not ours"
+            return GateResult("G1", Verdict.FAIL, words, evidence)
     return GateResult("G1", Verdict.PASS, f"port {port.number} is ours", evidence)
 
 
@@ -71,6 +97,10 @@ def judge_g2(seen: Observation) -> GateResult:
     if answer is None:
         return GateResult("G2", Verdict.FAIL, "/health was not asked: the port is not ours", {})
     evidence: dict[str, object] = {"status": answer.status, "seconds": answer.seconds}
+    for rank in seen.job.ranks if seen.job else ():
+        if rank.health != 200:
+            words = f"/health on {rank.node}: status {rank.health or 'unknown'}"
+            return GateResult("G2", Verdict.FAIL, words, evidence)
     if answer.status == 200:
         return GateResult("G2", Verdict.PASS, f"/health 200 in {answer.seconds:.1f} s", evidence)
     why = f"status {answer.status}" if answer.status else answer.error

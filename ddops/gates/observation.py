@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddops.command import cmd
+from ddops.command import ALONE, cmd
 from ddops.errors import CommandFailed
 from ddops.layout import HostLayout
 from ddops.model import State
@@ -16,6 +16,8 @@ from ddops.transport import Transport
 SCHEMA = "ddops.observation/1"
 #: SGLang's `/health` generates a token and polls once a second; shorter limits can never pass.
 HTTP_TIMEOUT_S = 6.0
+#: Of a log's end, in bytes.
+LOG_BYTES = 32_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,43 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class Rank:
+    """One node of a job, and the engine's rank on it."""
+
+    node: str
+    state: State
+    why: str
+    nonce: str | None
+    owned: bool
+    health: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a scheduler says of the service's job; `state` is its own word.
+
+    `proven` is the nonce of the start that last passed its gates. `ranks` is empty while the job
+    does not run.
+    """
+
+    id: int
+    state: str
+    why: str
+    restarts: int = 0
+    proven: str | None = None
+    ranks: tuple[Rank, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(r.node for r in self.ranks)
+
+    @property
+    def waits(self) -> bool:
+        """It has no nodes yet, and may get some."""
+        return self.state in ("PENDING", "CONFIGURING", "REQUEUED")
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """`log_tail` is raw: it is redacted before it is shown or stored."""
 
@@ -82,12 +121,22 @@ class Observation:
     model_info: Answer | None = None
     server_info: Answer | None = None
     unit: Unit | None = None
+    job: Job | None = None
 
     @property
     def healthy(self) -> bool:
         """The engine says it is well, and systemd, where it is asked, that the start is over."""
         started = self.unit is None or self.unit.active == "active"
-        return started and self.health is not None and self.health.status == 200
+        ranks = self.job.ranks if self.job else ()
+        well = all(r.health == 200 for r in ranks)
+        return started and well and self.health is not None and self.health.status == 200
+
+    @property
+    def unproven(self) -> str:
+        """Why this start counts for nothing yet, where it came without a deploy behind it."""
+        if self.job is None or self.launch is None or self.job.proven == self.launch.nonce:
+            return ""
+        return f"job {self.job.id} was started again, and this start has not passed its gates"
 
 
 def observe(
@@ -102,7 +151,7 @@ def observe(
 ) -> Observation:
     """Look once. Raises what the transport raises: then nothing is known, not `down`."""
     where = layout.service(service)
-    words = [python, f"{layout.hostside}/observe.py", where.dir, str(port)]
+    words = [python, *ALONE, f"{layout.hostside}/observe.py", where.dir, str(port)]
     if http:
         words += ["--http", str(HTTP_TIMEOUT_S)]
     done = transport.run(cmd(*words), deadline_s=deadline_s)
@@ -155,7 +204,24 @@ def observation_of(raw: dict[str, Any]) -> Observation:
         model_info=_answer(raw.get("model_info")),
         server_info=_answer(raw.get("server_info")),
         unit=_unit(raw.get("unit")),
+        job=_job(raw.get("job")),
     )
+
+
+def _job(raw: dict[str, Any] | None) -> Job | None:
+    if raw is None:
+        return None
+    ranks = tuple(
+        Rank(
+            str(r["node"]), State(r["state"]), str(r["why"]), _text(r["nonce"]),
+            r["owned"] is True, _whole(r["health"]),
+        )
+        for r in raw["ranks"]
+    )  # fmt: skip
+    return Job(
+        int(raw["id"]), str(raw["state"]), str(raw["why"]), int(raw["restarts"]),
+        _text(raw["proven"]), ranks,
+    )  # fmt: skip
 
 
 def _unit(raw: dict[str, object] | None) -> Unit | None:

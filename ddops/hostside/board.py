@@ -5,19 +5,14 @@
 
 What `observe` sees of each service, what its engine says of its load, the GPUs, the host's lock.
 Services and GPUs are looked at side by side, each with time limits of its own. Null is "not seen".
+As in `observe`, modules are loaded where a look needs them.
 """
 
 from __future__ import annotations
 
-import argparse
-import concurrent.futures
-import csv
-import io
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 import time
 
@@ -32,6 +27,8 @@ from ddops.hostside.observe import (
 
 BOARD_SCHEMA = "ddops.look/1"
 SMI_LIMIT_S = 8.0
+#: Below what the controller waits for a whole look.
+JOB_LIMIT_S = 22.0
 #: A driver that refuses one of them refuses the whole query: it is left out and the rest asked.
 SMI_FIELDS = (
     "index", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw",
@@ -45,38 +42,54 @@ GAUGES = (
 )  # fmt: skip
 LABELS = ("dp_rank", "tp_rank", "pp_rank", "mode")
 LOG_READ = 64000
-LOOKS = re.compile(r'"GET /(health|model_info|server_info|metrics)[ ?/]')
-SAMPLE = re.compile(r"^sglang:(\w+)\{([^}]*)\} (\S+)$", re.M)
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+LOOKS = r'"GET /(health|model_info|server_info|metrics)[ ?/]'
+SAMPLE = r"(?m)^sglang:(\w+)\{([^}]*)\} (\S+)$"
+LABEL = r'(\w+)="((?:[^"\\]|\\.)*)"'
 
 
 def main(argv):
     spec = json.loads(argv[0])
-    json.dump(look(spec), sys.stdout)
+    sys.stdout.write(json.dumps(look(spec)))
     return 0
 
 
 def look(spec):
     state = os.path.join(spec["engine_dir"], ".ddops")
+    jobs = {
+        name: (service, os.path.join(state, "services", name), port, spec)
+        for name, port in spec["services"].items()
+    }
+    seen = beside({"": (gpus,), **jobs} if on_path("nvidia-smi") else jobs)
+    return {
+        "schema": BOARD_SCHEMA,
+        "at": time.time(),
+        "provisioned": os.path.exists(os.path.join(state, "hostside", "observe.py")),
+        "load_1m": os.getloadavg()[0],
+        "lock": held(os.path.join(state, "lock")),
+        "gpus": seen.pop("", {"rows": None, "why": "no nvidia-smi on PATH"}),
+        "services": seen,
+    }
+
+
+def beside(jobs):
+    """What each job, a function and its arguments, returns; side by side."""
+    if len(jobs) < 2:
+        return {name: work(*args) for name, (work, *args) in jobs.items()}
+    import concurrent.futures
+
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        cards = pool.submit(gpus)
-        services = {
-            name: pool.submit(service, os.path.join(state, "services", name), port, spec)
-            for name, port in spec["services"].items()
-        }
-        return {
-            "schema": BOARD_SCHEMA,
-            "at": time.time(),
-            "provisioned": os.path.exists(os.path.join(state, "hostside", "observe.py")),
-            "load_1m": os.getloadavg()[0],
-            "lock": held(os.path.join(state, "lock")),
-            "services": {name: future.result() for name, future in services.items()},
-            "gpus": cards.result(),
-        }
+        begun = {name: pool.submit(*job) for name, job in jobs.items()}
+        return {name: future.result() for name, future in begun.items()}
+
+
+def on_path(program):
+    return any(os.access(os.path.join(p, program), os.X_OK) for p in os.get_exec_path())
 
 
 def service(where, port, spec):
-    out = observe(argparse.Namespace(service_dir=where, port=port, http=0.0, log_bytes=LOG_READ))
+    if os.path.exists(os.path.join(where, "current", "job.sbatch")):
+        return in_job(where, port, spec)
+    out = observe(where, port, http_s=0.0, log_bytes=LOG_READ)
     out["log"]["tail"] = without_looks(out["log"]["tail"], spec["log_bytes"])
     out["committed"] = link(os.path.join(where, "committed"))
     if not out["port"]["owned"]:
@@ -95,12 +108,36 @@ def service(where, port, spec):
     return out
 
 
+def in_job(where, port, spec):
+    """A service that is a Slurm job, as jobctl.py sees it on the job's nodes."""
+    import subprocess
+
+    state = os.path.dirname(os.path.dirname(where))
+    words = [os.path.basename(where), str(port), str(spec["http_s"]), str(LOG_READ)]
+    try:
+        done = subprocess.run(
+            [sys.executable, os.path.join(state, "hostside", "jobctl.py"), state, "observe",
+             *words],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=JOB_LIMIT_S, check=True,
+        )  # fmt: skip
+        out = json.loads(done.stdout)
+        why = out.get("error", "")
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        why = str(error)[:300]
+    if why:
+        out = observe(where, port, http_s=0.0, log_bytes=0)
+        out["engine"] = {"state": "unknown", "why": why}
+    out["log"]["tail"] = without_looks(out["log"]["tail"], spec["log_bytes"])
+    out["committed"] = link(os.path.join(where, "committed"))
+    return out
+
+
 def without_looks(text, most):
     """The log's end without the lines that being looked at leaves there; whole lines only."""
     kept: list[str] = []
     size = 0
     for line in reversed(text.splitlines(keepends=True)):
-        if LOOKS.search(line):
+        if re.search(LOOKS, line):
             continue
         size += len(line)
         if size > most:
@@ -114,9 +151,9 @@ def metrics(answer):
     if answer["status"] != 200:
         return {"status": answer["status"], "samples": []}
     samples = []
-    for name, labels, value in SAMPLE.findall(answer.get("body", "")):
+    for name, labels, value in re.findall(SAMPLE, answer.get("body", "")):
         if name in GAUGES:
-            kept = {k: v for k, v in LABEL.findall(labels) if k in LABELS}
+            kept = {k: v for k, v in re.findall(LABEL, labels) if k in LABELS}
             try:
                 samples.append([name, kept, float(value)])
             except ValueError:
@@ -146,8 +183,10 @@ def held(folder):
 
 def gpus():
     """Rows of nvidia-smi by field; `why` says what kept them from being seen."""
-    if not shutil.which("nvidia-smi"):
-        return {"rows": None, "why": "no nvidia-smi on PATH"}
+    import csv
+    import io
+    import subprocess
+
     fields = list(SMI_FIELDS)
     until = time.monotonic() + SMI_LIMIT_S
     while fields:

@@ -5,8 +5,8 @@
 
 SPEC: dir, digest, python packages as `torch` (a requirements file without hashes, or null),
 `lock` (a requirements file with hashes, or null), `dists` (source folders, installed without
-dependencies), `trees` (packages copied as they are), `find_links`, `index`; `imports` and
-`cpu_torch` are checked at the end. One build at a time.
+dependencies), `trees` (packages copied as they are), `find_links`, `index`; `torch_build` (cpu,
+cuda or null) is checked at the end. One build at a time.
 `env.json` is written last: a folder without it is half built and is built anew. What was
 installed is recorded by the hash of each distribution's own RECORD.
 """
@@ -53,9 +53,9 @@ def build(spec):
     for dist in spec["dists"]:
         run([*pip(python), "--no-deps", "--no-build-isolation", dist])
     site = site_packages(python)
-    verify(python, spec)
     for tree in spec["trees"]:
         shutil.copytree(tree, os.path.join(site, os.path.basename(tree)))
+    verify(python, spec)
     record = {
         "schema": SCHEMA,
         "digest": spec["digest"],
@@ -69,15 +69,14 @@ def build(spec):
 
 
 def verify(python, spec):
-    """An environment that cannot import what it is for is not complete."""
-    for name in spec.get("imports", ()):
-        run([python, "-c", "import " + name])
-    if spec.get("cpu_torch"):
-        ask = (
-            "import sys, torch; v = torch.version.cuda;"
-            "sys.exit('torch is a CUDA build (%s), a CPU build is wanted' % v if v else 0)"
-        )
-        run([python, "-c", ask])
+    """An environment that cannot import its torch, or got another build of it, is not complete."""
+    if spec["torch_build"] is None:
+        return
+    ask = (
+        "import sys, torch; want = sys.argv[1]; got = 'cuda' if torch.version.cuda else 'cpu';"
+        "sys.exit('torch is a %s build, not %s' % (got, want) if got != want else 0)"
+    )
+    run([python, "-c", ask, spec["torch_build"]])
 
 
 def pip(python):

@@ -2,12 +2,15 @@
 """Collects a host's facts and prints them as one JSON object. Reads only, needs no root.
 
     collect.py [--root DIR] [--engine-dir DIR] [--time-limit SECONDS] [--part NAME=TEXT ...]
+               [--only COMMAND ...]
 
 Files are read below `--root` (a recorded host's folder; `/` otherwise). Every command has its
 own time limit; what could not be read is listed in `unread` with the reason, and the field is
 null. Nothing is guessed: null is not zero. What is risky (cuInit, importing torch and the kernel
 wheel) happens in child processes, which `--part` brings along (zlib, base64) or which lie beside
 this file. Beside parsed values stands the raw text: `commands` and `files`.
+
+`--only` leaves out the probes, and all commands but these: what is left is quick.
 
 A recorded host answers from `<root>/ddops/recorded.json`: {"commands": {...}, "probes": {...}}.
 """
@@ -69,7 +72,8 @@ COMMANDS = {
     "nvlsm": ("nvlsm", "--version"),
     "imex_unit": ("systemctl", "show", "nvidia-imex", "-p", "LoadState,ActiveState"),
     "persistenced": ("systemctl", "is-active", "nvidia-persistenced"),
-    "holds": ("apt-mark", "showhold"),
+    # Not `apt-mark showhold`: for the same lines that builds apt's whole cache, for half a second.
+    "holds": ("dpkg-query", "-W", "-f", "${db:Status-Want} ${Package}\n"),
     "ctk": ("nvidia-ctk", "--version"),
 }
 #: Of these only the lines that matter travel: kernel logs are long.
@@ -77,6 +81,7 @@ KEPT_LINES = {
     "dmesg": re.compile(r"NVRM|Xid|AER|iommu|DMAR|AMD-Vi|nvidia|Surprise Down|fallen off", re.I),
     "journal": re.compile(r"NVRM|Xid|AER|iommu|DMAR|AMD-Vi|nvidia|Surprise Down|fallen off", re.I),
     "lspci": re.compile(r"^\S|^$|ACSCtl|LnkSta:|LnkCap:|access denied|prefetchable"),
+    "holds": re.compile(r"^hold "),
     "ldconfig": re.compile(r"libcuda|libnvidia-ml|libcudart|libnccl|libcublas|libcudnn"),
 }
 FILES = (
@@ -96,8 +101,9 @@ def main(argv):
     parser.add_argument("--engine-dir", default="/opt/ddops")
     parser.add_argument("--time-limit", type=float, default=10.0)
     parser.add_argument("--part", action="append", default=[])
+    parser.add_argument("--only", action="append", default=[], choices=COMMANDS)
     args = parser.parse_args(argv)
-    collector = Collector(args.root, args.engine_dir, args.time_limit)
+    collector = Collector(args.root, args.engine_dir, args.time_limit, args.only)
     collector.parts = parts(args.part)
     json.dump(collector.facts(), sys.stdout)
     return 0
@@ -119,16 +125,32 @@ def parts(given):
 
 
 class Collector:
-    def __init__(self, root, engine_dir, time_limit):
+    def __init__(self, root, engine_dir, time_limit, only=()):
         self.root = root
         self.engine_dir = engine_dir
         self.limit = time_limit
+        self.only = only
         self.unread = {}
         self.parts = {}
 
     def facts(self):
+        """The probes run beside the commands: they are processes, and none needs another."""
         began = time.monotonic()
-        out = {
+        recorded = self.recorded()
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            whole = recorded is None and not self.only
+            probing = pool.submit(self.probes) if whole else None
+            running = pool.submit(self.commands) if recorded is None else None
+            out = self.seen_here()
+            out["commands"] = running.result() if running else recorded["commands"]
+            out["files"] = {path: self.text(path) for path in FILES}
+            out["probes"] = probing.result() if probing else (recorded or {}).get("probes", {})
+        out["unread"] = self.unread
+        out["collected_s"] = round(time.monotonic() - began, 3)
+        return out
+
+    def seen_here(self):
+        return {
             "schema": SCHEMA,
             "simulated": self.root != "/",
             "at": time.time(),
@@ -146,13 +168,6 @@ class Collector:
                 "venv": self.can_venv(),
             },
         }
-        recorded = self.recorded()
-        out["commands"] = recorded["commands"] if recorded else self.commands()
-        out["files"] = {path: self.text(path) for path in FILES}
-        out["probes"] = recorded["probes"] if recorded else self.probes()
-        out["unread"] = self.unread
-        out["collected_s"] = round(time.monotonic() - began, 3)
-        return out
 
     def identity(self):
         return {
@@ -269,7 +284,11 @@ class Collector:
     def commands(self):
         """Every command, side by side, each with its own time limit."""
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            waiting = {key: pool.submit(self.kept, key, argv) for key, argv in COMMANDS.items()}
+            waiting = {
+                key: pool.submit(self.kept, key, argv)
+                for key, argv in COMMANDS.items()
+                if not self.only or key in self.only
+            }
             return {key: future.result() for key, future in waiting.items()}
 
     def kept(self, key, argv):
@@ -306,25 +325,30 @@ class Collector:
 
     def probes(self):
         """Child processes that answer with JSON; a broken one is in `unread`."""
-        out: dict[str, Any] = {}
-        if "host" in self.parts:
-            found = self.child("host", sys.executable, self.parts["host"], (self.engine_dir,), 20)
-            out.update(found or {})
         python = self.engine_python()
         if python is None:
             self.unread["env"] = "no engine environment below %s" % self.engine_dir
-        elif "env" in self.parts:
-            script = self.parts["env"] + "\n\nELF_SOURCE = %r\nmain()\n" % self.parts.get("elf", "")
-            out["env"] = self.child("env", python, script, (), 40)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            host = env = None
+            if "host" in self.parts:
+                words = (sys.executable, "-I", "-S", "-", self.engine_dir)
+                host = pool.submit(self.child, "host", words, self.parts["host"], 20)
+            if python is not None and "env" in self.parts:
+                elf = "\n\nELF_SOURCE = %r\nmain()\n" % self.parts.get("elf", "")
+                # With the site's packages: they are what it looks at.
+                env = pool.submit(self.child, "env", (python, "-"), self.parts["env"] + elf, 40)
+            out: dict[str, Any] = (host.result() if host else None) or {}
+            if env:
+                out["env"] = env.result()
         return out
 
-    def child(self, what, python, script, args, limit):
-        done = self.ran((python, "-", *args), stdin=script, limit=limit)
+    def child(self, what, words, script, limit):
+        done = self.ran(words, stdin=script, limit=limit)
         try:
             return json.loads(done["out"])
         except ValueError:
-            words = done["why"] or done["err"].strip()[-300:] or "ended with %s" % done["rc"]
-            self.unread[what] = words
+            why = done["why"] or done["err"].strip()[-300:] or "ended with %s" % done["rc"]
+            self.unread[what] = why
             return None
 
     def engine_python(self):

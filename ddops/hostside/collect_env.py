@@ -3,6 +3,7 @@
 The collector sends this followed by `ELF_SOURCE = ...` and `main()`. Prints one JSON object.
 """
 
+import concurrent.futures
 import glob
 import importlib.metadata
 import importlib.util
@@ -33,22 +34,22 @@ ELF_SOURCE = ""
 
 
 def main():
-    json.dump(
-        {
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # each imports torch, for seconds
+        torch = pool.submit(child, TORCH_CHILD, 30)
+        kernel = pool.submit(child, KERNEL_CHILD, 30, gpus=True)
+        out = {
             "python": "%d.%d.%d" % sys.version_info[:3],
             "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
             "prefix": sys.prefix,
             "python_h": os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")),
             "packages": packages(),
             "requires": requires("sglang") + requires("sglang-kernel"),
-            "torch": child(TORCH_CHILD, 30),
-            "kernel_import": child(KERNEL_CHILD, 30, gpus=True),
             "ptxas": ptxas(),
             "nvcc": nvcc(),
             "objects": objects(),
-        },
-        sys.stdout,
-    )
+        }
+        out.update(torch=torch.result(), kernel_import=kernel.result())
+    json.dump(out, sys.stdout)
 
 
 def packages():

@@ -83,7 +83,10 @@ def cuda():
     """cuInit can hang for ever on a broken fabric."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", CUDA_CHILD], capture_output=True, timeout=12, check=False
+            [sys.executable, "-I", "-S", "-c", CUDA_CHILD],
+            capture_output=True,
+            timeout=12,
+            check=False,
         )
         return json.loads(done.stdout)
     except subprocess.TimeoutExpired:

@@ -27,11 +27,15 @@ PR_SET_PDEATHSIG = 1
 TAG = "DDOPS_SERVICE"
 
 
-def main(argv, cgroup="", on_start=None):
-    """`cgroup` is the control group of our systemd unit; `on_start` is given the launch record."""
+def main(argv, cgroup="", on_start=None, places=None, about=None):
+    """`cgroup` is the control group of our systemd unit; `on_start` is given the launch record.
+
+    `places` are names that a deploy left in the launch for a job's node to fill in; `about` goes
+    into the launch record.
+    """
     service_dir = os.path.abspath(argv[1])
     with open(os.path.join(service_dir, "current", "launch.json"), encoding="utf-8") as f:
-        spec = json.load(f)
+        spec = filled(json.load(f), places or {})
     if not prctl(PR_SET_CHILD_SUBREAPER, 1):
         print("ddops guard: cannot become the reaper of its children", file=sys.stderr)
         return 70
@@ -39,18 +43,19 @@ def main(argv, cgroup="", on_start=None):
     if leftover:
         print("ddops guard: ending leftovers of an earlier start: %s" % leftover, flush=True)
         end(service_dir, leftover, float(spec["stop_grace_s"]))
-    guard = Guard(service_dir, spec, cgroup, on_start)
+    guard = Guard(service_dir, spec, cgroup, on_start, about)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, guard.on_signal)
     return guard.run()
 
 
 class Guard:
-    def __init__(self, service_dir, spec, cgroup="", on_start=None):
+    def __init__(self, service_dir, spec, cgroup="", on_start=None, about=None):
         self.dir = service_dir
         self.spec = spec
         self.cgroup = cgroup
         self.on_start = on_start
+        self.about = about or {}
         self.asked_at = None
         self.pid = None
 
@@ -78,6 +83,7 @@ class Guard:
             "boot_id": boot_id(),
             "started": time.time(),
             "cgroup": self.cgroup,
+            **self.about,
         }
         write_json(os.path.join(self.dir, "run", "launch.json"), record)
         if self.on_start is not None:
@@ -103,6 +109,18 @@ class Guard:
                 elif time.monotonic() - self.asked_at > grace:
                     kill(self.pid, signal.SIGKILL)
             time.sleep(0.05)
+
+
+def filled(spec, places):
+    """The launch with `${name}` of each place filled in."""
+
+    def fill(text):
+        for name, value in places.items():
+            text = text.replace("${%s}" % name, value)
+        return text
+
+    env = {name: fill(value) for name, value in spec["env"].items()}
+    return {**spec, "argv": [fill(word) for word in spec["argv"]], "env": env}
 
 
 def spawn(argv, env):

@@ -7,16 +7,15 @@ Looks at the process table, the listening socket and its owner, the launch recor
 guard wrote, the end of the engine's log and, with `--http`, the engine's own answers. What
 `/server_info` and `/model_info` answer is taken in by allow-list: they can hold API keys.
 Three-valued: `unknown` where it could not be seen, `down` only on positive evidence.
+
+Modules that only some looks need are loaded there: on a host that serves nothing the loading would
+cost three times the look.
 """
 
 from __future__ import annotations
 
-import argparse
-import glob
-import http.client
 import json
 import os
-import subprocess
 import sys
 import time
 
@@ -32,31 +31,34 @@ SERVER_INFO = (
 
 
 def main(argv):
+    import argparse
+
     parser = argparse.ArgumentParser()
     parser.add_argument("service_dir")
     parser.add_argument("port", type=int)
     parser.add_argument("--http", type=float, default=0.0)
     parser.add_argument("--log-bytes", type=int, default=32000)
     args = parser.parse_args(argv)
-    json.dump(observe(args), sys.stdout)
+    seen = observe(args.service_dir, args.port, http_s=args.http, log_bytes=args.log_bytes)
+    sys.stdout.write(json.dumps(seen))  # `dump` would encode it bit by bit, in Python
     return 0
 
 
-def observe(args):
-    launch = read_json(os.path.join(args.service_dir, "run", "launch.json"))
+def observe(service_dir, port, http_s, log_bytes):
+    launch = read_json(os.path.join(service_dir, "run", "launch.json"))
     engine = process(launch)
     out = {
         "schema": SCHEMA,
         "at": time.time(),
-        "current": current(args.service_dir),
+        "current": current(service_dir),
         "launch": launch,
         "engine": engine,
         "unit": unit(launch),
-        "port": listening(args.port, args.service_dir, launch if engine["state"] == "up" else None),
-        "log": log_end(os.path.join(args.service_dir, "log", "engine.log"), args.log_bytes),
+        "port": listening(port, service_dir, launch if engine["state"] == "up" else None),
+        "log": log_end(os.path.join(service_dir, "log", "engine.log"), log_bytes),
     }
-    if args.http > 0 and out["port"]["owned"]:
-        client = Http(args.port, args.http, api_key(args.service_dir))
+    if http_s > 0 and out["port"]["owned"]:
+        client = Http(port, http_s, api_key(service_dir))
         out["health"] = client.get("/health")
         out["model_info"] = client.get_json("/model_info", MODEL_INFO)
         out["server_info"] = client.get_json("/server_info", SERVER_INFO)
@@ -118,37 +120,38 @@ def listen_inodes(port):
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table, encoding="ascii") as f:
-                rows = f.read().splitlines()[1:]
+                next(f, None)
+                for row in f:
+                    words = row.split()
+                    if words[3] != "0A":
+                        break  # the kernel lists listeners first, then maybe thousands of others
+                    if int(words[1].rpartition(":")[2], 16) == port:
+                        out.add(words[9])
         except OSError:
             continue  # no IPv6 here
-        for row in rows:
-            words = row.split()
-            if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-                out.add(words[9])
     return out
 
 
 def holder(pid, inodes):
     """The pid, if that process has one of the sockets open."""
     want = {"socket:[%s]" % i for i in inodes}
-    for fd in glob.iglob("/proc/%d/fd/*" % pid):
+    folder = "/proc/%d/fd" % pid
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None  # gone, or another user's
+    for name in names:
         try:
-            if os.readlink(fd) in want:
+            if os.readlink(folder + "/" + name) in want:
                 return pid
         except OSError:
-            continue  # gone, or another user's
+            continue  # closed meanwhile
     return None
 
 
 def socket_owner(inodes):
-    want = {"socket:[%s]" % i for i in inodes}
-    for fd in glob.iglob("/proc/[0-9]*/fd/*"):
-        try:
-            if os.readlink(fd) in want:
-                return int(fd.split("/")[2])
-        except OSError:
-            continue  # gone, or another user's
-    return None
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return next((pid for pid in pids if holder(pid, inodes)), None)
 
 
 def unit(launch):
@@ -156,6 +159,8 @@ def unit(launch):
     group = (launch or {}).get("cgroup")
     if not group:
         return None
+    import subprocess
+
     out = {"name": os.path.basename(group), "active": "unknown"}
     names = ("ActiveState", "SubState", "MainPID", "NRestarts", "Result")
     words = ["systemctl", "show", "--property=" + ",".join(names), out["name"]]
@@ -289,6 +294,8 @@ class Http:
         self.headers = {"Authorization": "Bearer " + key} if key else {}
 
     def get(self, path, limit=1 << 20):
+        import http.client
+
         began = time.monotonic()
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
         try:

@@ -22,6 +22,8 @@ MAX_TOPK = 64
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OPTION = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\Z")
+_LABEL = re.compile(r"(?=.{1,63}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z")
+_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)(?:_|$)", re.I
 )
@@ -103,6 +105,19 @@ def name_fault(name: str, what: str) -> str:
     )
 
 
+def label_fault(key: str, value: str) -> str:
+    """What keeps the two from being a node's label; empty when nothing does."""
+    prefix, slash, name = key.rpartition("/")
+    if not _LABEL.match(name) or (slash and not (_DOMAIN.match(prefix) and len(prefix) <= 253)):
+        return f"not a label's name: {quote(key)}; write NAME or domain/NAME"
+    if value and not _LABEL.match(value):
+        return (
+            f"not a label's value: {quote(value)}; letters, digits, '-', '_' and '.', at most 63,"
+            " a letter or a digit first and last"
+        )
+    return ""
+
+
 def host_faults(host: HostTable) -> Iterator[Fault]:
     for i, group in enumerate(host.groups):
         if wrong := name_fault(group, "group"):
@@ -111,6 +126,10 @@ def host_faults(host: HostTable) -> Iterator[Fault]:
         yield Fault(("engine_dir",), "must be a folder of its own below /, without '..'")
     for key in ("ssh", "engine_dir", "wheelhouse", "pip_index", "python", "ssh_config"):
         yield from _one_line(key, getattr(host, key))
+    if host.kubernetes is not None:
+        for key, value in host.kubernetes.node_selector.items():
+            if wrong := label_fault(key, value):
+                yield Fault(("kubernetes", "node_selector", key), wrong)
     if host.pip_index and re.search(r"//[^/@]*:[^/@]+@", host.pip_index):
         yield Fault(("pip_index",), "holds a password; put it into the host's ~/.netrc instead")
 
@@ -122,13 +141,14 @@ def service_faults(service: ServiceTable, raw: Mapping[str, object]) -> Iterator
             yield Fault(("gates", i), wrong)
     if service.api_key is not None and (wrong := secret_ref_fault(service.api_key)):
         yield Fault(("api_key",), wrong)
-    closed = _is_loopback(service.listen) or raw.get("x-public") is True
+    closed = is_loopback(service.listen) or raw.get("x-public") is True
     if service.api_key is None and not closed:
         yield Fault(
             ("listen",),
             f"listens on {quote(service.listen)} and has no api_key, so anybody who reaches the"
             " host can use it; set api_key, or x-public = true if that is meant",
         )
+    yield from _router_faults(service, raw)
     for draft in ("draft_revision", "draft_path", "draft_source"):
         if getattr(service, draft) is not None and service.draft is None:
             yield Fault((draft,), f"`{draft}` without `draft`: name the draft model")
@@ -142,6 +162,32 @@ def service_faults(service: ServiceTable, raw: Mapping[str, object]) -> Iterator
     for key in ("model", "revision", "model_path", "draft", "draft_path", "served_model_name"):
         yield from _one_line(key, getattr(service, key))
     yield from _env_faults(service.env)
+
+
+def _router_faults(service: ServiceTable, raw: Mapping[str, object]) -> Iterator[Fault]:
+    router = service.router
+    if router is None:
+        return
+    yield from _one_line_at(("router", "host"), router.host)
+    if service.nnodes > 1:
+        yield Fault(("router",), "a replica is one host; leave out `nnodes` or [router]")
+    if service.engine in ("slurm", "kubernetes"):
+        yield Fault(("router",), f"{service.engine} picks its hosts itself; no [router] there")
+    if service.served_model_name is None:
+        yield Fault(
+            ("router",),
+            "needs `served_model_name`: without it a replica names its model by its own folder, and"
+            " a router sends a request only to replicas of the model that it names",
+        )
+    if router.port == router.metrics_port:
+        yield Fault(("router", "metrics_port"), "is the router's port; give it another")
+    closed = is_loopback(router.listen) or raw.get("x-public") is True
+    if service.api_key is None and not closed:
+        yield Fault(
+            ("router", "listen"),
+            f"listens on {quote(router.listen)} and the service has no api_key, so anybody who"
+            " reaches the host can use it; set api_key, or x-public = true if that is meant",
+        )
 
 
 def profile_faults(profile: ProfileTable) -> Iterator[Fault]:
@@ -234,11 +280,15 @@ def _env_faults(env: Mapping[str, str]) -> Iterator[Fault]:
 
 
 def _one_line(key: str, value: str | None) -> Iterator[Fault]:
+    yield from _one_line_at((key,), value)
+
+
+def _one_line_at(at: tuple[str | int, ...], value: str | None) -> Iterator[Fault]:
     if value is not None and "\n" in value:
-        yield Fault((key,), "holds a line break")
+        yield Fault(at, "holds a line break")
 
 
-def _is_loopback(listen: str) -> bool:
+def is_loopback(listen: str) -> bool:
     try:
         return ip_address(listen.strip("[]")).is_loopback
     except ValueError:

@@ -26,15 +26,15 @@ class Inventory:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     aliases: Mapping[str, Alias] = field(default_factory=dict)
     waivers: tuple[Waiver, ...] = ()
+    #: Groups that have hosts right now, with their hosts in the order of their names.
+    groups: Mapping[str, tuple[Host, ...]] = field(init=False, repr=False, compare=False)
 
-    @property
-    def groups(self) -> dict[str, tuple[Host, ...]]:
-        """Groups that have hosts right now, with their hosts in the order of their names."""
-        out: dict[str, tuple[Host, ...]] = {}
+    def __post_init__(self) -> None:
+        out: dict[str, list[Host]] = {}
         for host in sorted(self.hosts.values(), key=lambda h: h.name):
             for group in dict.fromkeys(host.groups):
-                out[group] = (*out.get(group, ()), host)
-        return out
+                out.setdefault(group, []).append(host)
+        object.__setattr__(self, "groups", {name: tuple(hosts) for name, hosts in out.items()})
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -11,13 +11,14 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 OriginKind = Literal["project", "lab", "shipped"]
 HostClass = Literal["pcie", "nvlink", "cpu"]
 EngineEnv = Literal["sglang", "sglang-cpu", "sim"]
 SupervisorKind = Literal["systemd", "process"]
 OrchestratorKind = Literal["systemd", "process", "slurm", "kubernetes"]
+RouterPolicy = Literal["cache_aware", "power_of_two", "round_robin", "random"]
 Algorithm = Literal["none", "DFLASH", "DDTREE", "EAGLE3", "NGRAM"]
 EvidenceStatus = Literal["measured", "reported", "untested"]
 
@@ -49,6 +50,84 @@ class Pins(Struct, frozen=True, kw_only=True):
     gpu_uuids: tuple[Annotated[str, Meta(pattern=r"^GPU-[0-9a-f-]{36}$")], ...] = ()
 
 
+#: Names of the cluster's objects, and amounts as it spells them. A length stands in the pattern:
+#: it is judged with the rest.
+ObjectName = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        description="a Kubernetes name: small letters, digits and '-', at most 63,"
+        " a letter or a digit first and last",
+    ),
+]
+Memory = Annotated[
+    str,
+    Meta(pattern=r"^[1-9][0-9]{0,6}(Mi|Gi|Ti)$", description="an amount of memory, such as 64Gi"),
+]
+Cores = Annotated[
+    str,
+    Meta(pattern=r"^([1-9][0-9]{0,3}|[1-9][0-9]{0,6}m)$", description="cores, such as 32 or 500m"),
+]
+ImageByDigest = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?=.{1,512}$)[a-z0-9][a-z0-9._/-]*(:[0-9]+/[a-z0-9._/-]+)?"
+        r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?@sha256:[0-9a-f]{64}$",
+        description="an image by its digest, NAME@sha256:... (64 hex digits);"
+        " a tag alone can be another image tomorrow",
+    ),
+]
+Resource = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?=.{3,120}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
+        description="a resource's name, such as nvidia.com/gpu",
+    ),
+]
+
+
+class KubernetesTable(Struct, frozen=True, kw_only=True):
+    """`[hosts.NAME.kubernetes]`: where pods of a service run that has this kind of host.
+
+    `secret` holds a service's secrets by name, `pull_secret` the registry's; by default the first
+    has the service's name. `gpus` is what the launch's parallelism needs.
+    """
+
+    image: ImageByDigest
+    models_claim: ObjectName
+    namespace: ObjectName = "default"
+    secret: ObjectName | None = None
+    pull_secret: ObjectName | None = None
+    gpus: Annotated[int, Meta(ge=0, le=64)] | None = None
+    gpu_resource: Resource = "nvidia.com/gpu"
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    shm: Memory = "32Gi"
+    cpu: Cores | None = None
+    memory: Memory | None = None
+    user: Annotated[int, Meta(ge=1, le=2147483647)] = 10001
+
+
+#: What may stand in a job script behind `#SBATCH --name=`.
+SlurmWord = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:,+-]*$")]
+
+
+class SlurmTable(Struct, frozen=True, kw_only=True):
+    """`[hosts.NAME.slurm]`: what a job of a service with `engine = "slurm"` asks for.
+
+    `gres` as in `gpu:h200:8`, per node; nodes are exclusive. A job that still waits for nodes
+    after `queue_s` is cancelled. `node` is Slurm's name of this very host, where it is a node.
+    """
+
+    partition: SlurmWord | None = None
+    account: SlurmWord | None = None
+    gres: SlurmWord | None = None
+    time_limit: Annotated[str, Meta(pattern=r"^(UNLIMITED|[0-9]+(-[0-9]+)?(:[0-9]+){0,2})$")] = (
+        "UNLIMITED"
+    )
+    queue_s: Annotated[float, Meta(gt=0)] = 600.0
+    node: SlurmWord | None = None
+
+
 class HostTable(Struct, frozen=True, kw_only=True):
     """`[hosts.NAME]` of hosts.toml."""
 
@@ -67,6 +146,8 @@ class HostTable(Struct, frozen=True, kw_only=True):
     setup: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$")] | None = None
     pins: Pins = Pins()
     simulated: bool = False
+    kubernetes: KubernetesTable | None = None
+    slurm: SlurmTable = SlurmTable()
     vars: Mapping[str, Scalar] = field(default_factory=dict)
 
 
@@ -78,6 +159,20 @@ class Host(HostTable, frozen=True, kw_only=True):
 
     def __hash__(self) -> int:
         return hash((Host, self.name))
+
+
+class RouterTable(Struct, frozen=True, kw_only=True):
+    """`[router]` of a service: SGLang's own router in front of the service's hosts.
+
+    `drain_s` is how long a replica may take to finish its requests before it is updated.
+    """
+
+    host: Text
+    port: Port = 30080
+    metrics_port: Port = 29000
+    listen: Text = "127.0.0.1"
+    policy: RouterPolicy = "cache_aware"
+    drain_s: Annotated[float, Meta(gt=0)] = 600.0
 
 
 class ServiceTable(Struct, frozen=True, kw_only=True):
@@ -109,14 +204,17 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
     served_model_name: Text | None = None
     api_key: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    router: RouterTable | None = None
 
 
 class Node(Struct, frozen=True):
     """A host's place in an engine on several hosts. `address` is where rank 0 waits for the others;
-    empty where the place is not known, as for a service on one host."""
+    empty where the place is not known, as for a service on one host. `later`: it is found out when
+    it starts, by the nodes of a job."""
 
     rank: int = 0
     address: str = ""
+    later: bool = False
 
 
 class Service(ServiceTable, frozen=True, kw_only=True):
@@ -125,6 +223,15 @@ class Service(ServiceTable, frozen=True, kw_only=True):
     name: str
     origin: Origin
     node: Node = Node()
+
+    def handed_to(self, kind: str) -> Service:
+        """The same, in the hands of another orchestrator."""
+        return structs.replace(self, engine=kind)
+
+    @property
+    def hosts_of_one(self) -> int:
+        """How many of its hosts make one engine; nodes that an orchestrator chooses are none."""
+        return 1 if self.engine in ("slurm", "kubernetes") else self.nnodes
 
     def __hash__(self) -> int:
         return hash((Service, self.name))

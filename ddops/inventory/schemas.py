@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from ddops.config.settings import ProjectTable
@@ -20,12 +22,15 @@ _FILES: dict[str, type] = {
 }
 
 
-def json_schema() -> dict[str, dict[str, object]]:
-    """A schema by the files it is for. Keys that start with `x-` are free, others are closed."""
+def json_schema(more: Mapping[str, type] | None = None) -> dict[str, dict[str, object]]:
+    """A schema by the files it is for. Keys that start with `x-` are free, others are closed.
+
+    `more` names files whose types live in layers above this one.
+    """
     head: dict[str, object] = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return {
         name: {**head, "title": name, **_closed(msgspec.json.schema(table))}
-        for name, table in _FILES.items()
+        for name, table in {**_FILES, **(more or {})}.items()
     }
 
 

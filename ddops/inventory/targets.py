@@ -77,7 +77,7 @@ def resolve(
 
 def services_on(inventory: Inventory, host: Host) -> tuple[Service, ...]:
     """The services that name this host, directly, by a group or by an alias."""
-    found = (s for s in inventory.services.values() if host.name in _member_names(inventory, s))
+    found = (s for s in inventory.services.values() if _is_meant(inventory, s, host))
     return tuple(sorted(found, key=lambda s: s.name))
 
 
@@ -100,13 +100,20 @@ def placed(inventory: Inventory, service: Service, host: Host) -> Service:
     """
     if service.nnodes == 1:
         return service
+    if service.hosts_of_one == 1:
+        return structs.replace(service, node=Node(later=True))
     names = _member_names(inventory, service)
     if len(names) != service.nnodes or host.name not in names:
         return service
     first = inventory.hosts[names[0]]
-    address = str(first.vars.get("address") or first.ssh.rpartition("@")[2])
+    address = address_of(first)
     node = Node(names.index(host.name), f"{address}:{service.dist_port}")
     return structs.replace(service, node=node)
+
+
+def address_of(host: Host) -> str:
+    """How other hosts reach this one: `vars.address`, else the name that SSH uses."""
+    return str(host.vars.get("address") or host.ssh.rpartition("@")[2])
 
 
 def one_service_per_host(selection: Selection) -> tuple[tuple[Host, Service], ...]:
@@ -214,6 +221,16 @@ def _members(inventory: Inventory, name: str) -> tuple[Host, ...]:
     if name in inventory.hosts:
         return (inventory.hosts[name],)
     return inventory.groups.get(name, ())
+
+
+def _is_meant(inventory: Inventory, service: Service, host: Host) -> bool:
+    """As `_members` of its names, but without listing a fleet for each of its hosts."""
+    for name in service.hosts:
+        if name in inventory.aliases:
+            name = inventory.aliases[name].target
+        if name == host.name or (name in host.groups and name not in inventory.hosts):
+            return True
+    return False
 
 
 def _member_names(inventory: Inventory, service: Service) -> list[str]:

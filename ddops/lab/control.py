@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ddops.errors import DdopsError, LockHeldError, RefusedError, UsageError
 from ddops.events import Event, Reporter
-from ddops.lab import boot, hold, needs, rootfs
+from ddops.lab import boot, hold, needs, rootfs, slurm
 from ddops.lab.backup import place_backup, write_backup
 from ddops.lab.booted import WHEELHOUSE
 from ddops.lab.faults import Fault
@@ -126,6 +126,8 @@ class Lab:
             needs.require(spec.hosts, spec.wheelhouse)
             folder = rootfs.ensure(self.cache, self.lookup, self._say)
             return lambda: self._boot(spec, folder)
+        if spec.slurm:
+            slurm.require()
         sshd = find_sshd()
         return lambda: self._start(spec, sshd)
 
@@ -154,7 +156,10 @@ class Lab:
         state = self._lay_down(spec, _privsep_dir(), backup=True)
         for host in state.all_hosts:
             make_host(self.paths, host, spec, self.lookup, self.cache)
-            start_sshd(self.paths, host, sshd)
+            if spec.slurm and host in state.hosts:
+                slurm.begin(self.paths, spec, host, sshd)
+            else:
+                start_sshd(self.paths, host, sshd)
         for host in state.all_hosts:
             _wait_listening(host)
         self._write_ssh(state.all_hosts)
@@ -193,6 +198,8 @@ class Lab:
         (self.paths.inventory / "hosts.toml").write_text(text)
         if spec.gpu != "cpu":
             self._write_service(spec)
+        if spec.slurm:
+            self._write_job()
 
     def _write_service(self, spec: LabSpec) -> None:
         """The shipped service with golden answers for the stand-in, and with all hosts of the lab.
@@ -208,6 +215,13 @@ class Lab:
         folder.mkdir(mode=0o700)
         golden = f'golden = "{SIM_GOLDEN}"\n'
         (folder / f"{name}.toml").write_text(f"# Of the lab: made-up answers.\n{golden}{text}")
+
+    def _write_job(self) -> None:
+        """The shipped service, with the one line that hands it to Slurm."""
+        shipped = self.lookup("inventory/services/tiny.toml").read_text(encoding="utf-8")
+        folder = self.paths.inventory / "services"
+        folder.mkdir(mode=0o700)
+        (folder / "tiny.toml").write_text(f'engine = "slurm"\n{shipped}')
 
     def _alive(self, state: LabState) -> bool:
         if state.spec.systemd:
@@ -302,6 +316,8 @@ def _host_toml(paths: LabPaths, spec: LabSpec, host: LabHost) -> str:
         "supervisor": "process",
         "simulated": not cpu,
     }
+    if spec.slurm:
+        values["slurm"] = {"partition": "gpu", "gres": "gpu:h200:8", "queue_s": 60}
     variables: dict[str, object] = {"port": host.service_port, "address": host.address}
     if not cpu:
         variables["root"] = str(paths.host(host.name) / "root")
@@ -330,5 +346,7 @@ def _booted_toml(paths: LabPaths, spec: LabSpec, host: LabHost) -> str:
 
 
 def _table(name: str, values: Mapping[str, object]) -> str:
-    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()]
-    return "\n".join([f"[{name}]", *lines]) + "\n"
+    plain = {k: v for k, v in values.items() if not isinstance(v, dict)}
+    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()]
+    below = [_table(f"{name}.{k}", v) for k, v in values.items() if isinstance(v, dict)]
+    return "".join(["\n".join([f"[{name}]", *lines]) + "\n", *below])

@@ -72,7 +72,7 @@ class Holder:
                 for host in self.hosts.values():
                     if host.ended():
                         await self._boot_again(host)
-            _reap({h.process.pid for h in self.hosts.values() if h.process})
+            reap({h.process.pid for h in self.hosts.values() if h.process})
 
     async def _boot_again(self, host: Booted) -> None:
         try:
@@ -138,7 +138,7 @@ class Holder:
         }
 
 
-def _reap(known: set[int]) -> None:
+def reap(known: set[int]) -> None:
     """Collect orphans, which come to the first process of a namespace, and nothing of ours."""
     while True:
         try:

@@ -62,7 +62,7 @@ def place(name: str, index: int, taken: Collection[int] = ()) -> LabHost:
 
     `taken` are ports of other hosts: one number is one listener, whatever the address.
     """
-    address = f"127.0.1.{index + 1}"
+    address = f"127.0.{1 + index // 250}.{index % 250 + 1}"
     try:
         port = free_port(address, taken)
     except OSError:

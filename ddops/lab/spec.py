@@ -11,7 +11,8 @@ from ddops.errors import UsageError
 #: What a lab host can pretend to be; only `cpu` runs a real engine.
 GPU_KINDS = ("cpu", "pcie", "b300")
 ENGINES = ("sglang-cpu", "sim")
-MAX_HOSTS = 64
+#: Those of `--systemd` boot a whole system each.
+MAX_HOSTS, MAX_BOOTED = 256, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class LabSpec:
     """`hosts` hosts of one kind. `engine` is what provision builds on them.
 
     `systemd` hosts boot a system of their own; `wheelhouse` is a folder that they see, read-only.
+    With `slurm` there is one host, which submits jobs to so many nodes.
     """
 
     hosts: int = 1
@@ -26,11 +28,13 @@ class LabSpec:
     engine: str = "sglang-cpu"
     systemd: bool = False
     wheelhouse: str | None = None
+    slurm: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.hosts <= MAX_HOSTS:
+        most = MAX_BOOTED if self.systemd else MAX_HOSTS
+        if not 1 <= self.hosts <= most:
             raise UsageError(
-                f"a lab has 1 to {MAX_HOSTS} hosts, not {self.hosts}",
+                f"a lab has 1 to {most} hosts, not {self.hosts}",
                 next="ddops lab up --hosts 4",
             )
         if self.gpu != "cpu" and self.engine != "sim":
@@ -44,6 +48,11 @@ class LabSpec:
                 "hosts that boot systemd run the stand-in engine, and no recorded GPU",
                 next="ddops lab up --systemd",
             )
+        if self.slurm and (self.gpu != "cpu" or self.engine != "sim" or self.systemd):
+            raise UsageError(
+                "a Slurm lab runs the stand-in engine, and no recorded GPU",
+                next="ddops lab up --slurm",
+            )
         if self.wheelhouse is not None and not self.systemd:
             raise UsageError(
                 "a wheelhouse is mounted on hosts that boot; others see the machine's own folders",
@@ -52,6 +61,8 @@ class LabSpec:
 
     def names(self) -> list[str]:
         """Host names: `lab1`, `lab2`, ..; a recorded host bears the name of its kind."""
+        if self.slurm:
+            return ["slurm"]
         if self.gpu == "cpu":
             return [f"lab{i}" for i in range(1, self.hosts + 1)]
         return [self.gpu if i == 1 else f"{self.gpu}-{i}" for i in range(1, self.hosts + 1)]

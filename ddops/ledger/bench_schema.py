@@ -7,9 +7,12 @@ a retraction changes every answer at once, also for runs that are added or merge
 
 from __future__ import annotations
 
-from sqlite_utils import Database
+from typing import TYPE_CHECKING
 
 from ddops.ledger.links import END, LINK
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 _STATUS = "'valid', 'invalid', 'unbound', 'void'"
 

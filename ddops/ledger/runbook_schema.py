@@ -7,9 +7,12 @@ has to do them any more.
 
 from __future__ import annotations
 
-from sqlite_utils import Database
+from typing import TYPE_CHECKING
 
 from ddops.ledger.links import END, LINK
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 _PRIORITY = "'high', 'medium', 'low'"
 _STATUS = "'pending', 'in_progress', 'completed', 'blocked'"

@@ -16,9 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-
-from sqlite_utils import Database
-from sqlite_utils.migrations import Migrations
+from typing import TYPE_CHECKING
 
 from ddops import __version__
 from ddops.errors import DdopsError, RefusedError
@@ -28,6 +26,11 @@ from ddops.ledger.connect import APPLICATION_ID, errors
 from ddops.ledger.links import END as _END
 from ddops.ledger.links import LINK as _LINK
 
+if TYPE_CHECKING:  # it takes longer to load than a ledger takes to open; a migration loads it
+    from sqlite_utils import Database
+    from sqlite_utils.migrations import Migrations
+
+_SET = "ddops"
 _FIRST = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     "CREATE TABLE meta (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",
@@ -116,8 +119,7 @@ def check(conn: sqlite3.Connection, path: Path, steps: tuple[Step, ...] = STEPS)
                 why=f"it is another program's SQLite database (tables {', '.join(there[:5])})",
                 next="move it away, or point ddops at another project",
             )
-        db = _wrap(conn)
-        done = [m.name for m in _registered(steps).applied(db)]
+        done = _applied(conn) if "_sqlite_migrations" in there else []
         known = {s.name for s in steps}
         newer = [name for name in done if name not in known]
         if newer:
@@ -136,9 +138,9 @@ def migrate(
 
     Others may be doing the same: what is pending is asked again under the write lock.
     """
-    db, migrations = _wrap(conn), _registered(steps)
     since = {s.name: s.since for s in steps}
     while check(conn, path, steps):
+        db, migrations = _wrap(conn), _registered(steps)
         with errors(path, "migrate"):
             conn.execute("BEGIN IMMEDIATE")
             try:
@@ -169,13 +171,23 @@ def _needed(conn: sqlite3.Connection, names: list[str]) -> str:
     return f"pip install 'ddops>={found[-1]}'" if found else "install a newer ddops"
 
 
+def _applied(conn: sqlite3.Connection) -> list[str]:
+    """What sqlite-utils has written down of the migrations it did."""
+    asked = "SELECT name FROM _sqlite_migrations WHERE migration_set = ? ORDER BY rowid"
+    return [str(name) for (name,) in conn.execute(asked, (_SET,))]
+
+
 def _registered(steps: tuple[Step, ...]) -> Migrations:
-    out = Migrations("ddops")
+    from sqlite_utils.migrations import Migrations
+
+    out = Migrations(_SET)
     for step in steps:
         out(name=step.name)(step.apply)
     return out
 
 
 def _wrap(conn: sqlite3.Connection) -> Database:
+    from sqlite_utils import Database
+
     # Plugins of sqlite-utils are other people's code; they do not get at this connection.
     return Database(conn, execute_plugins=False)

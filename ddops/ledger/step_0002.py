@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from sqlite_utils import Database
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
 
 _LINK = """
   ledger TEXT NOT NULL, seq INTEGER NOT NULL CHECK (seq > 0),

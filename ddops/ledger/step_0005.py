@@ -7,9 +7,12 @@ is looked up instead. `conclusion` judged each run twice and read it from the ta
 
 from __future__ import annotations
 
-from sqlite_utils import Database
+from typing import TYPE_CHECKING
 
 from ddops.ledger.bench_schema import COUNTS, summary_view, valid_view
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 _SLOW = "(r.ledger, r.id) NOT IN (SELECT ledger, run FROM ungated_run)"
 #: A ledger's id is a UUID, so two pairs never give one text.

@@ -32,6 +32,10 @@ class Ran:
         return self.out + "\n" + self.err
 
 
+#: What journalctl says to somebody who does not see the system's journal.
+_HIDDEN = ("not seeing messages from other users", "insufficient permissions")
+
+
 @dataclass(frozen=True, slots=True)
 class CudaInit:
     """cuInit in a child. `init` is None when it did not come to that; `why` tells."""
@@ -186,10 +190,19 @@ class Chain:
         text = self.out("lspci")
         return t.parse_lspci(text) if text else None
 
+    def log(self, name: str) -> str | None:
+        """`dmesg` or `journal`, the kernel's log; None when it could not be read.
+
+        To whom it may not be shown, journalctl ends well, with no line and a hint.
+        """
+        ran = self.ran(name)
+        hidden = ran is not None and any(words in ran.err for words in _HIDDEN)
+        return None if hidden else self.out(name)
+
     @cached_property
     def kernel_log(self) -> str | None:
         """dmesg and the journal of this boot; None when neither could be read."""
-        texts = [x for x in (self.out("dmesg"), self.out("journal")) if x is not None]
+        texts = [x for x in (self.log("dmesg"), self.log("journal")) if x is not None]
         return "\n".join(texts) if texts else None
 
     @cached_property

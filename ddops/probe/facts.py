@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,10 +90,20 @@ class Facts:
         return value if isinstance(value, str) else None
 
 
-def collect(transport: Transport, python_bin: str, engine_dir: str, root: str = "/") -> Facts:
-    """Collect in one round trip. A host without Python 3.9 is a clean error."""
-    words = ["--root", root, "--engine-dir", engine_dir]
-    for name in PARTS if root == "/" else ():
+def collect(
+    transport: Transport,
+    python_bin: str,
+    engine_dir: str,
+    root: str = "/",
+    *,
+    only: Sequence[str] = (),
+) -> Facts:
+    """Collect in one round trip. A host without Python 3.9 is a clean error.
+
+    `only` these commands and no probes, which import torch: the GPUs' rows are always there.
+    """
+    words = ["--root", root, "--engine-dir", engine_dir, *(f"--only={name}" for name in only)]
+    for name in PARTS if root == "/" and not only else ():
         packed = base64.b64encode(zlib.compress(source(f"collect_{name}").encode(), 9)).decode()
         words += ["--part", f"{name}={packed}"]
     script = python(source("collect"), *words, interpreter=python_bin)

@@ -17,6 +17,7 @@ from ddops.inventory.model import Host, Service
 from ddops.layout import HostLayout
 from ddops.plan import Plan, Step, apply_plan, make_plan
 from ddops.provision.build import Provision
+from ddops.supervise import require_drained
 from ddops.transport import Transport
 
 Lookup = Callable[[str], Path]
@@ -33,10 +34,16 @@ class Prepared:
 
 
 def plan_host(
-    transport: Transport, host: Host, services: Sequence[Service], lookup: Lookup, workdir: Path
+    transport: Transport,
+    host: Host,
+    services: Sequence[Service],
+    lookup: Lookup,
+    workdir: Path,
+    *,
+    routes: bool = False,
 ) -> Prepared:
     """What provision would do. `workdir` must be there until the plan is done."""
-    steps = Provision(transport, host, services, lookup, workdir).steps()
+    steps = Provision(transport, host, services, lookup, workdir, routes).steps()
     return Prepared(transport, steps, make_plan(host.name, steps))
 
 
@@ -62,6 +69,7 @@ def do_plan(
         if not done.ok:
             raise CommandFailed(f"{host.name}: no journal", rc=done.rc, stderr=done.err)
 
+    require_drained(prepared.transport, host)
     with lock.holding(prepared.transport, layout, owner, wait_s=lock_wait_s):
         return apply_plan(
             prepared.plan, prepared.steps, report=report, journal=journal, stopped=stopped

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ddops.errors import RefusedError
 from ddops.inventory.model import Host, Service
 from ddops.inventory.setup import read_setup
 from ddops.layout import HostLayout
 from ddops.plan import Step
 from ddops.provision.code import CodeStep, EngineCode, engine_code
-from ddops.provision.envs import EnvRecipe, env_recipe
+from ddops.provision.envs import ROUTER, EnvRecipe, env_recipe
 from ddops.provision.setup import setup_steps
 from ddops.provision.side import HostSide, Query
 from ddops.provision.steps import (
@@ -22,7 +21,6 @@ from ddops.provision.steps import (
     DirsStep,
     EnvStep,
     FileStep,
-    MissingStep,
     PresentStep,
     TreeStep,
 )
@@ -53,6 +51,8 @@ class Provision:
     services: Sequence[Service]
     lookup: Lookup
     workdir: Path
+    #: Whether a service's router runs here.
+    routes: bool = False
 
     @property
     def layout(self) -> HostLayout:
@@ -79,16 +79,13 @@ class Provision:
                      layout.hostside, state),
         ]  # fmt: skip
         steps += setup_steps(side, self.host, read_setup(self.host, self.lookup), self.lookup)
-        try:
-            steps += self._env_steps(side)
-            last: list[Step] = []
-        except RefusedError as error:  # no lock for this engine: the rest is done all the same
-            last = [MissingStep("env", f"engine environment ({self.host.engine_env})", side, error)]
+        steps += self._env_steps(side)
+        if self.routes:
+            steps += self._router_steps(side)
         for service in self.services:
             steps += self._weights(side, service)
         if self.host.supervisor == "process":
             steps += self._supervisor_steps(side)
-        steps += last
         side.expect([s.query() for s in steps if isinstance(s, Asking)])
         return steps
 
@@ -105,6 +102,15 @@ class Provision:
             title = f"engine code ({code.engine}, series {code.series.digest[:12]})"
             steps.append(CodeStep("code", title, side, self.host, code))
         return steps
+
+    def _router_steps(self, side: HostSide) -> list[Step]:
+        recipe = env_recipe(ROUTER, self.lookup, self.workdir)
+        return [
+            TreeStep("router-inputs", "router environment: inputs", side, recipe.folder,
+                     self.layout.inputs(recipe.digest), self.layout.state),
+            EnvStep("router-env", "router environment", side, recipe, self.host.wheelhouse,
+                    self.host.pip_index),
+        ]  # fmt: skip
 
     def _weights(self, side: HostSide, service: Service) -> list[Step]:
         steps: list[Step] = []

@@ -21,6 +21,10 @@ Lookup = Callable[[str], Path]
 PLUGIN = "sglang_ddtree"
 
 
+#: The environment of SGLang's router: no engine is in it.
+ROUTER = "router"
+
+
 @dataclass(frozen=True, slots=True)
 class EnvRecipe:
     """Inputs of one environment. `folder` is local; its digest names the environment.
@@ -63,19 +67,18 @@ class EnvRecipe:
 def env_recipe(kind: str, lookup: Lookup, workdir: Path) -> EnvRecipe:
     """Gather the inputs of an environment `kind` below `workdir`."""
     folder = workdir / kind
-    if kind == "sglang-cpu":
+    if kind == "sim":
+        _copy_tree(lookup("lab/engine_sim/sglang"), folder / "trees" / "sglang")
+    elif kind == "sglang-cpu":
         _copy(lookup("requirements/engine-cpu.lock"), folder / "engine.lock")
         _copy(lookup("requirements/engine-cpu-torch.txt"), folder / "torch.txt")
         _copy_tree(lookup("lab/engine_cpu"), folder / "dists" / "ddops-sglang-cpu")
         _plugin(folder / "trees")
-    elif kind == "sim":
-        _copy_tree(lookup("lab/engine_sim/sglang"), folder / "trees" / "sglang")
+    elif kind == ROUTER:
+        _copy(lookup("requirements/router.lock"), folder / "engine.lock")
     else:
-        raise RefusedError(
-            "no lock for a CUDA engine environment is shipped yet",
-            why="an environment is built from hashed locks alone, and ddops has none for CUDA",
-            next="try the same deploy in a lab: ddops lab up --gpu b300",
-        )
+        _copy(lookup("requirements/engine-cuda.lock"), folder / "engine.lock")
+        _plugin(folder / "trees")
     return EnvRecipe(kind, folder, tree_digest(folder))
 
 

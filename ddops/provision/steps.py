@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddops.command import cmd
-from ddops.errors import CommandFailed, DdopsError, RefusedError
+from ddops.errors import CommandFailed, DdopsError
 from ddops.plan import Change, Proposal
 from ddops.provision.envs import EnvRecipe
 from ddops.provision.side import NOTHING, HostSide, Query
@@ -19,6 +19,8 @@ from ddops.transport.files import make_dirs, remove_tree, send_tree, tree_digest
 
 #: Building an engine environment downloads and unpacks gigabytes.
 BUILD_DEADLINE_S = 3600.0
+#: Which build of torch an environment must have got, whatever the host's pip would rather take.
+TORCH_BUILDS = {"sglang": "cuda", "sglang-cpu": "cpu"}
 _DIFF_LINES = 60
 
 
@@ -160,8 +162,7 @@ class EnvStep:
             "lock": f"{inputs}/engine.lock" if self.recipe.has("engine.lock") else None,
             "dists": [f"{inputs}/dists/{n}" for n in self.recipe.parts("dists")],
             "trees": [f"{inputs}/trees/{n}" for n in self.recipe.parts("trees")],
-            "imports": ["torch"] if self.recipe.has("torch.txt") else [],
-            "cpu_torch": self.recipe.kind == "sglang-cpu",
+            "torch_build": TORCH_BUILDS.get(self.recipe.kind),
             "find_links": self.find_links,
             "index": self.index,
         }
@@ -236,22 +237,6 @@ class PresentStep:
             why="the service names no model_source to copy it from",
             next="put it there, or set model_source in the service's file",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class MissingStep:
-    """What ddops cannot make yet. It stands last: everything else is done before it is refused."""
-
-    id: str
-    title: str
-    side: HostSide
-    why: RefusedError
-
-    def observe(self) -> Proposal:
-        return Proposal(Change.UNKNOWN, (self.why.what, *([self.why.why] if self.why.why else [])))
-
-    def apply(self) -> None:
-        raise self.why
 
 
 def _mode(seen: object) -> str:

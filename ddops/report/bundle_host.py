@@ -12,18 +12,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from urllib.parse import quote
 
-from ddops.command import Secret, sh
+from ddops.command import Secret
 from ddops.deploy import look
 from ddops.deploy.host import ServiceOnHost
 from ddops.errors import DdopsError, UnreachableError
 from ddops.report.bundle import Bundle
-from ddops.supervise import SystemdSupervisor
 from ddops.transport.files import read_file
 
 #: Bytes of the end of each log.
 TAIL = 1_000_000
-_TAIL = 'tail -c "$2" -- "$1"'
-_JOURNAL = 'journalctl -u "$1" -n 2000 --no-pager -o short-iso 2>&1 | tail -c "$2"'
 _SECRETS = ("secrets.json", "secret-args.yaml")
 
 
@@ -70,7 +67,7 @@ def _state(bundle: Bundle, target: ServiceOnHost, folder: str) -> None:
             bundle.without(f"{folder}/observation.json", "provision has never been here")
             return
         bundle.json(f"{folder}/observation.json", asdict(seen))
-        status = target.supervisor.status(target.service.name)
+        status = target.orchestrator.status(target.service.name)
         bundle.json(f"{folder}/supervisor.json", asdict(status))
         links = target.links()
         bundle.json(f"{folder}/links.json", asdict(links))
@@ -82,19 +79,7 @@ def _state(bundle: Bundle, target: ServiceOnHost, folder: str) -> None:
 
 
 def _texts(bundle: Bundle, target: ServiceOnHost, folder: str) -> None:
-    where, name = target.where, target.service.name
-    systemd = isinstance(target.supervisor, SystemdSupervisor)
-    unit = f"/etc/systemd/system/ddops-{name}.service" if systemd else where.program
-    parts = [
-        ("unit.txt", unit),
-        ("launch-record.json", where.launch_record),
-        ("engine.log", f"{where.log}/engine.log"),
-        ("journal.jsonl", target.layout.journal),
-    ]
-    takes = [(file, sh(_TAIL, source, str(TAIL))) for file, source in parts]
-    if systemd:
-        takes.append(("systemd-journal.log", sh(_JOURNAL, f"ddops-{name}", str(TAIL))))
-    for file, command in takes:
+    for file, command in target.orchestrator.logs(target.service.name, TAIL).items():
         try:
             done = target.transport.run(command, limit=2 * TAIL)
         except DdopsError as error:

@@ -27,6 +27,7 @@ from ddops.deploy.release import staged_release
 from ddops.errors import CommandFailed, DdopsError, RefusedError, UsageError
 from ddops.inventory import services_on
 from ddops.inventory.model import Host
+from ddops.inventory.router import routers_on
 from ddops.layout import HostLayout
 from ddops.model import digest, short
 from ddops.probe import Facts, collect
@@ -199,8 +200,10 @@ def _provision(action: ProvisionStep, doing: Doing) -> Evidence:
     ctx = doing.context
     host = ctx.host(action.host)
     with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
-        services = services_on(ctx.inventory, host)
-        made = plan_host(ctx.transport(host), host, services, ctx.lookup, Path(folder))
+        services, routes = services_on(ctx.inventory, host), bool(routers_on(ctx.inventory, host))
+        made = plan_host(
+            ctx.transport(host), host, services, ctx.lookup, Path(folder), routes=routes
+        )
         if not made.plan.pending:
             return {"words": "nothing to do", "plan": made.plan.digest}
         count = do_plan(

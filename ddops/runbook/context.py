@@ -14,6 +14,7 @@ from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.deploy import Settings, Stop
 from ddops.deploy import Tools as DeployTools
+from ddops.deploy.drain import drains_of
 from ddops.errors import RefusedError, UsageError
 from ddops.events import Event, Level, Reporter
 from ddops.inventory import Inventory, one_service_per_host, resolve
@@ -60,7 +61,7 @@ class Context:
         An engine on several hosts is refused: its hosts go together, and a step has one.
         """
         service = one_service_per_host(resolve(self.inventory, [host.name]))[0][1]
-        if service.nnodes > 1:
+        if service.hosts_of_one > 1:
             raise RefusedError(
                 f"{service.name} is one engine on {service.nnodes} hosts",
                 why="they go together or not at all, and a runbook's step is about one host",
@@ -83,6 +84,7 @@ class Context:
             waivers=self.inventory.waivers,
             snapshots=unmeasured or self.snapshots,
             unmeasured=unmeasured,
+            drains=drains_of(self.inventory, self.transport, self.lookup, self.redactor, self.say),
         )
 
     def say(self, message: str, level: Level = Level.INFO) -> None:

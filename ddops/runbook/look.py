@@ -14,6 +14,7 @@ from ddops.deploy import look, port_of, prepare
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.errors import DdopsError, UsageError
 from ddops.inventory import services_on
+from ddops.inventory.router import routers_on
 from ddops.layout import HostLayout
 from ddops.ledger import Scalar
 from ddops.ledger.clean import stamp
@@ -125,7 +126,10 @@ class Looker:
         host = ctx.host(c.host)
         with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
             services = services_on(ctx.inventory, host)
-            made = plan_host(ctx.transport(host), host, services, ctx.lookup, Path(folder))
+            routes = bool(routers_on(ctx.inventory, host))
+            made = plan_host(
+                ctx.transport(host), host, services, ctx.lookup, Path(folder), routes=routes
+            )
         unknown = [p for _, _, p in made.plan.rows if p.change.value == "unknown"]
         if unknown:
             raise DdopsError(

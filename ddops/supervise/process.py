@@ -6,27 +6,64 @@ reboot of the host is not its promise.
 
 from __future__ import annotations
 
+import difflib
 import json
+from collections.abc import Mapping
 
-from ddops.command import cmd
+from ddops.command import Cmd, cmd, sh
 from ddops.errors import CommandFailed, DdopsError
-from ddops.layout import HostLayout
-from ddops.supervise.base import ServiceState, read_state
-from ddops.transport import Transport
+from ddops.render import render
+from ddops.supervise.base import Lookup, Order, ServiceState, read_state
+from ddops.supervise.onhost import TAIL, OnHost
+from ddops.transport.files import read_file, write_file
 
 #: A stop waits for the engine's grace period and for what it left behind.
 STOP_DEADLINE_S = 120.0
+#: A load that dies sooner than this is retried by the supervisor, then given up.
+STARTSECS, STARTRETRIES = 10, 3
+PROGRAM = "program.conf"
 _UP = ("RUNNING", "STARTING")
 _DOWN = ("STOPPED", "EXITED", "FATAL", "BACKOFF", None)
 
 
-class ProcessSupervisor:
-    """One host's supervisord. `python` is the host's interpreter."""
+class ProcessSupervisor(OnHost):
+    """One host's supervisord."""
 
-    def __init__(self, transport: Transport, layout: HostLayout, python: str) -> None:
-        self._transport = transport
-        self._layout = layout
-        self._python = python
+    def render(self, order: Order, lookup: Lookup) -> Mapping[str, str]:
+        layout = self._layout
+        values = {
+            "service": order.service.name,
+            "service_dir": layout.service(order.service.name).dir,
+            "state_dir": layout.state,
+            "python": self._python,
+            "startsecs": STARTSECS,
+            "startretries": STARTRETRIES,
+            "stop_grace_s": order.launch.stop_grace_s,
+        }
+        return {PROGRAM: render(lookup, "program.conf.j2", values)}
+
+    def stage(self, order: Order, lookup: Lookup) -> Mapping[str, object]:
+        program = self.render(order, lookup)[PROGRAM]
+        where = self._layout.service(order.service.name)
+        write_file(self._transport, where.program, program.encode(), 0o600)
+        return {}
+
+    def compare(self, order: Order, lookup: Lookup) -> Mapping[str, object]:
+        have = read_file(self._transport, self._layout.service(order.service.name).program)
+        if have is None:
+            return {"installed": False}
+        want = self.render(order, lookup)[PROGRAM]
+        lines = difflib.unified_diff(
+            want.splitlines(), have.decode("utf-8", "replace").splitlines(), n=0, lineterm=""
+        )
+        return {
+            "installed": True,
+            "diff": [x for x in lines if not x.startswith(("---", "+++", "@@"))],
+        }
+
+    def logs(self, service: str, limit: int) -> Mapping[str, Cmd]:
+        program = self._layout.service(service).program
+        return {"unit.txt": sh(TAIL, program, str(limit)), **super().logs(service, limit)}
 
     def ensure(self) -> bool:
         """Start the daemon where it does not run; returns whether it was started."""
@@ -35,10 +72,10 @@ class ProcessSupervisor:
     def daemon_up(self) -> bool:
         return self._call("status", "-")["daemon"] == "up"
 
-    def start(self, service: str) -> ServiceState:
+    def submit(self, service: str) -> ServiceState:
         return read_state(self._call("start", service), _UP, _DOWN)
 
-    def stop(self, service: str) -> ServiceState:
+    def cancel(self, service: str) -> ServiceState:
         return read_state(self._call("stop", service), _UP, _DOWN)
 
     def forget(self, service: str) -> ServiceState:

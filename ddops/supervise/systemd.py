@@ -7,44 +7,53 @@ unit. It is enabled: after a reboot of the host the committed release comes back
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
-from ddops.command import cmd
+from ddops.command import Cmd, cmd, sh
 from ddops.errors import CommandFailed, RefusedError
-from ddops.layout import HostLayout
-from ddops.supervise.base import ServiceState, read_state
+from ddops.supervise.base import Lookup, Order, ServiceState, read_state
+from ddops.supervise.onhost import TAIL, OnHost
 from ddops.supervise.process import STOP_DEADLINE_S
-from ddops.transport import Transport
 
 SCHEMA = "ddops.unitctl/1"
 _UP = ("active", "activating", "reloading", "deactivating")
 _DOWN = ("inactive", "failed", None)
+_JOURNAL = 'journalctl -u "$1" -n 2000 --no-pager -o short-iso 2>&1 | tail -c "$2"'
 
 
-class SystemdSupervisor:
-    """One host's systemd. `python` is the host's interpreter."""
+class SystemdSupervisor(OnHost):
+    """One host's systemd."""
 
-    def __init__(self, transport: Transport, layout: HostLayout, python: str) -> None:
-        self._transport = transport
-        self._layout = layout
-        self._python = python
+    def render(self, order: Order, lookup: Lookup) -> Mapping[str, str]:
+        """The unit as the release holds it: the host fills in its own names."""
+        return {f"ddops-{order.service.name}.service": order.unit}
 
-    def verify(self, service: str, digest: str) -> None:
-        """Have systemd look at a staged release's unit; raises where it would not take it."""
-        self._call("verify", service, digest)
+    def stage(self, order: Order, lookup: Lookup) -> Mapping[str, object]:
+        """The unit lies in the release; systemd looks at it, and whether root can be had."""
+        self._call("verify", order.service.name, order.digest)
+        return {}
 
-    def start(self, service: str) -> ServiceState:
+    def compare(self, order: Order, lookup: Lookup) -> Mapping[str, object]:
+        """By the host's own `current`; see hostside/unitctl.py."""
+        return self._call("compare", order.service.name)
+
+    def logs(self, service: str, limit: int) -> Mapping[str, Cmd]:
+        unit = f"/etc/systemd/system/ddops-{service}.service"
+        return {
+            "unit.txt": sh(TAIL, unit, str(limit)),
+            **super().logs(service, limit),
+            "systemd-journal.log": sh(_JOURNAL, f"ddops-{service}", str(limit)),
+        }
+
+    def submit(self, service: str) -> ServiceState:
         return read_state(self._call("start", service), _UP, _DOWN)
 
-    def stop(self, service: str) -> ServiceState:
+    def cancel(self, service: str) -> ServiceState:
         return read_state(self._call("stop", service), _UP, _DOWN)
 
     def forget(self, service: str) -> ServiceState:
         """Stop it and remove its unit."""
         return read_state(self._call("forget", service), _UP, _DOWN)
-
-    def compare(self, service: str) -> dict[str, object]:
-        """The installed unit beside the one of `current`; see hostside/unitctl.py."""
-        return self._call("compare", service)
 
     def status(self, service: str) -> ServiceState:
         return read_state(self._call("status", service), _UP, _DOWN)

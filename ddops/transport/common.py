@@ -11,6 +11,8 @@ from ddops.errors import DeadlineExceeded, TransportLost
 
 T = TypeVar("T")
 _SHOWN = 120
+#: sshd's own default for MaxSessions; one more is refused.
+MAX_SESSIONS = 10
 
 
 class Bounded:
@@ -29,6 +31,14 @@ class Bounded:
 
     def value(self) -> bytes:
         return bytes(self._data)
+
+
+class NotStartedError(Exception):
+    """No session could be opened, so nothing ran."""
+
+
+class BrokenError(Exception):
+    """The session ended without a status: what ran is unknown."""
 
 
 class OverdueError(Exception):

@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddops.command import Cmd
+from ddops.command import ALONE, Cmd
 from ddops.transport import scripts, treehash
 from ddops.transport.files import END_MEMBER, digest_command
 
@@ -92,8 +92,8 @@ class FakeFiles:
         argv = command.argv
         if argv[:2] == ("sh", "-c") and argv[2] in self._scripts:
             return self._scripts[argv[2]](command, list(argv[4:]))
-        if argv[1:2] == ("-",) and command.stdin == self._digest:
-            return self._tree_digest(argv[2])
+        if argv[1:-1] == (*ALONE, "-") and command.stdin == self._digest:
+            return self._tree_digest(argv[-1])
         return None
 
     def _place(self, path: str) -> str:

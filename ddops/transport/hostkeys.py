@@ -17,6 +17,7 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from ddops.errors import HostKeyError
@@ -88,8 +89,11 @@ def parse_known_hosts(text: str, file: str) -> tuple[KnownKey, ...]:
     return tuple(found)
 
 
-def load_known_hosts(files: Iterable[Path]) -> tuple[KnownKey, ...]:
-    """The lines of all files that exist; one that exists and cannot be read is an error."""
+def load_known_hosts(files: Iterable[Path], names: Sequence[str] = ()) -> tuple[KnownKey, ...]:
+    """The lines of all files that exist; one that exists and cannot be read is an error.
+
+    With `names`, only the lines that speak of one of them.
+    """
     found: list[KnownKey] = []
     for file in files:
         try:
@@ -99,8 +103,36 @@ def load_known_hosts(files: Iterable[Path]) -> tuple[KnownKey, ...]:
         except OSError as error:
             # It may hold the @revoked line that matters.
             raise HostKeyError(f"{file} cannot be read", why=str(error)) from error
-        found.extend(parse_known_hosts(text, str(file)))
+        table = _table(text, str(file))
+        found += table.about(names) if names else table.entries
     return tuple(found)
+
+
+class _Table:
+    """A file's lines, found by name: a fleet's file has a line or more for each of its hosts."""
+
+    def __init__(self, entries: tuple[KnownKey, ...]) -> None:
+        self.entries = entries
+        self._plain: dict[str, list[KnownKey]] = {}
+        self._others: list[KnownKey] = []
+        for entry in entries:
+            if any(c in entry.hosts for c in "*?!|"):
+                self._others.append(entry)
+                continue
+            for name in set(entry.hosts.lower().split(",")):
+                self._plain.setdefault(name, []).append(entry)
+
+    def about(self, names: Sequence[str]) -> list[KnownKey]:
+        """In the file's order."""
+        found = {e.line: e for name in names for e in self._plain.get(name.lower(), ())}
+        found |= {e.line: e for e in self._others if _speaks(e, names)}
+        return [found[line] for line in sorted(found)]
+
+
+@lru_cache(maxsize=8)
+def _table(text: str, file: str) -> _Table:
+    """By the text, so that a file which was mended is read anew."""
+    return _Table(parse_known_hosts(text, file))
 
 
 def load_revoked(file: Path) -> tuple[KnownKey, ...]:

@@ -2,6 +2,9 @@
 
 with SshTransport(SshTarget("b300", "b300.example"), ConnectPolicy()) as transport:
     transport.run(cmd("true"))
+
+Fabric and paramiko take 0.3 s to load. That is done at the first connection, beside `ssh -G` of the
+other hosts.
 """
 
 from __future__ import annotations
@@ -10,26 +13,31 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ddops.command import Cmd
-from ddops.errors import DeadlineExceeded, UnreachableError, UsageError
+from ddops.errors import DeadlineExceeded, UnreachableError
 from ddops.model import Result
 from ddops.transport.base import DEFAULT_DEADLINE_S, DEFAULT_LIMIT
-from ddops.transport.common import Job, OverdueError, brief, late, lost, wire
-from ddops.transport.hostkeys import (
-    Peer,
-    append_known_host,
-    fingerprint,
-    known_hosts_line,
-    load_known_hosts,
-    load_revoked,
+from ddops.transport.common import (
+    MAX_SESSIONS,
+    BrokenError,
+    Job,
+    NotStartedError,
+    OverdueError,
+    brief,
+    late,
+    lost,
+    wire,
 )
+from ddops.transport.endpoints import Endpoint, resolve_endpoints
+from ddops.transport.hostkeys import append_known_host, fingerprint, known_hosts_line
 from ddops.transport.policy import ConnectPolicy, TransientConnectError
-from ddops.transport.ssh_channel import BrokenError, Exec, NotStartedError
-from ddops.transport.ssh_link import MAX_SESSIONS, Endpoint, Link, chain, close_behind, shown_key
-from ddops.transport.sshconfig import SshSettings, parse_jump, resolve
 from ddops.transport.target import SshTarget
+
+if TYPE_CHECKING:
+    from ddops.transport.ssh_channel import Exec
+    from ddops.transport.ssh_link import Link
 
 __all__ = [
     "SshTarget",
@@ -40,7 +48,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_MAX_HOPS = 8
 #: paramiko's own time limit on opening a session lies this far behind the deadline, so that it is
 #: the deadline that speaks.
 _SLACK_S = 10.0
@@ -85,6 +92,8 @@ class SshTransport:
         for attempt in (1, 2):
             link, reused = self._enter()
             try:
+                from ddops.transport.ssh_channel import Exec
+
                 return self._run_on(link, Exec(text, stdin, limit), command, deadline_s)
             except NotStartedError as error:
                 # A link kept from an earlier call may be found dead before anything was sent:
@@ -160,6 +169,8 @@ class SshTransport:
 
     def _open(self, endpoints: list[Endpoint]) -> Link:
         """One attempt over all hops, within the policy's bound whatever paramiko does."""
+        from ddops.transport.ssh_link import Link, chain, close_behind
+
         connection = chain(endpoints, self._policy.timeout_s)
         try:
             _opened(self.host, connection.open, self._policy)
@@ -184,15 +195,6 @@ def _give_up(link: Link, work: Exec) -> None:
     work.abandon()
 
 
-def resolve_endpoints(target: SshTarget) -> list[Endpoint]:
-    """The hops and the target, in the order of connecting, with what is known of their keys."""
-    settings = resolve(target.alias, target.config)
-    hops = _hops(target, settings, 0)
-    peers = [_peer(target.name, hop, None, hop.alias) for hop in hops]
-    endpoints = [Endpoint(hop, peer) for hop, peer in zip(hops, peers, strict=True)]
-    return [*endpoints, Endpoint(settings, _peer(target.name, settings, target.pin, ""))]
-
-
 def scan_host_key(target: SshTarget, policy: ConnectPolicy | None = None) -> tuple[str, str, str]:
     """Key type, key in base64 and fingerprint that the target shows now. Nobody logs in there.
 
@@ -200,6 +202,7 @@ def scan_host_key(target: SshTarget, policy: ConnectPolicy | None = None) -> tup
     """
     policy = policy or ConnectPolicy()
     endpoints = resolve_endpoints(target)
+    from ddops.transport.ssh_link import chain, close_behind, shown_key
 
     def look() -> tuple[str, str, str]:
         connection = chain(endpoints, policy.timeout_s)
@@ -210,28 +213,3 @@ def scan_host_key(target: SshTarget, policy: ConnectPolicy | None = None) -> tup
         return key.get_name(), key.get_base64(), fingerprint(key.asbytes())
 
     return policy.connect(look)
-
-
-def _hops(target: SshTarget, settings: SshSettings, depth: int) -> list[SshSettings]:
-    """As OpenSSH: the first hop's own ProxyJump applies, the others are reached through it."""
-    if depth + len(settings.jumps) > _MAX_HOPS:
-        raise UsageError(
-            f"{target.name}: more than {_MAX_HOPS} jump hops",
-            why=f"ProxyJump of {settings.alias} leads in a circle",
-            next=f"ssh -G {target.alias}",
-        )
-    found: list[SshSettings] = []
-    for number, jump in enumerate(settings.jumps):
-        host, user, port = parse_jump(jump)
-        hop = resolve(host, target.config, user=user, port=port)
-        if number == 0:
-            found += _hops(target, hop, depth + len(settings.jumps))
-        found.append(hop)
-    return found
-
-
-def _peer(host: str, settings: SshSettings, pin: str | None, hop: str) -> Peer:
-    known = load_known_hosts(settings.known_hosts)
-    if settings.revoked_keys is not None:
-        known = (*load_revoked(settings.revoked_keys), *known)
-    return Peer(host, settings.key_names, known, pin, hop)

@@ -10,18 +10,10 @@ from collections.abc import Callable
 import paramiko  # type: ignore[import-untyped,unused-ignore]
 
 from ddops.model import Result
-from ddops.transport.common import Bounded
+from ddops.transport.common import Bounded, BrokenError, NotStartedError
 
 _CHUNK = 1 << 15
 _BUSY_S, _AGAIN_S = 1.0, 0.02
-
-
-class NotStartedError(Exception):
-    """No session could be opened, so nothing ran."""
-
-
-class BrokenError(Exception):
-    """The session ended without a status: what ran is unknown."""
 
 
 class Exec:

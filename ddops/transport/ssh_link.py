@@ -20,23 +20,14 @@ from fabric import Config, Connection
 from paramiko.common import MSG_CHANNEL_REQUEST  # type: ignore[import-untyped,unused-ignore]
 
 from ddops.errors import DdopsError, HostKeyError, UnreachableError
+from ddops.transport.common import MAX_SESSIONS
+from ddops.transport.endpoints import Endpoint
 from ddops.transport.hostkeys import Peer, check_key, key_types
 from ddops.transport.policy import TransientConnectError
 from ddops.transport.ssh_auth import Login
-from ddops.transport.sshconfig import SshSettings
 
 KEEPALIVE_S = 15
-#: sshd's own default for MaxSessions; one more is refused.
-MAX_SESSIONS = 10
 _KEYTYPE_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One host on the way: how to reach it, and whom to take it for."""
-
-    settings: SshSettings
-    peer: Peer
 
 
 class StrictTransport(paramiko.Transport):  # type: ignore[misc]

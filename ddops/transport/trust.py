@@ -48,6 +48,4 @@ def known_here(target: SshTarget) -> bool:
     if target.pin is not None:
         return True
     settings = resolve(target.alias, target.config)
-    known = load_known_hosts(settings.known_hosts)
-    names = settings.key_names
-    return any(not k.marker and any(k.covers(n) for n in names) for k in known)
+    return any(not k.marker for k in load_known_hosts(settings.known_hosts, settings.key_names))

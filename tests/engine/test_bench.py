@@ -101,6 +101,19 @@ def test_a_sweep_has_numbers_of_every_way_of_decoding_and_none_of_a_wrong_mask(
     assert len({c.comparable for c in cells.values() if c is not None}) == 2  # one a level
 
 
+@pytest.mark.parametrize("profile", ["tiny-ar", "tiny-dflash"])  # the tree: the next test
+def test_levels_of_what_is_deployed(engine_lab: EngineLab, fault: Path, profile: str) -> None:
+    engine_lab.ddops("deploy", "lab", "--profile", profile)
+    done = engine_lab.ddops("bench", "concurrency", "lab", "--json")
+    rows = done.data()
+    assert isinstance(rows, list)
+    assert [r["label"] for r in rows] == [f"{profile} C=1", f"{profile} C=2"]
+    assert [r["status"] for r in rows] == ["valid"] * 2
+    with ledger_of(engine_lab) as k:
+        valid = {str(r["id"]) for r in k.query("SELECT id FROM valid_run")}
+    assert valid >= {str(r["run"]) for r in rows}
+
+
 def test_a_mask_that_goes_wrong_after_the_deploy_leaves_no_valid_number(
     engine_lab: EngineLab, fault: Path
 ) -> None:

@@ -21,7 +21,7 @@ import pytest
 from ddops import lock
 from ddops.cli import root as root_module
 from ddops.cli.app import App
-from ddops.command import Cmd
+from ddops.command import ALONE, Cmd
 from ddops.deploy import host as deploy_host
 from ddops.hostside import joined, source
 from ddops.model import Result
@@ -48,10 +48,12 @@ def reads_only(command: Cmd) -> bool:
     argv = command.argv
     if argv[:3] == ("python3", "-S", "-c"):
         return argv[3:] == (look_text(),)
-    if argv[0] == "python3" and argv[1:2] == ("-",):
+    if argv[:4] == ("python3", *ALONE, "-"):
         return command.stdin in READING_SOURCES
     if argv[:2] == ("sh", "-c"):
         return argv[2] in READING_SCRIPTS
+    if argv[0] == "python3":
+        argv = tuple(a for a in argv if a not in ALONE)
     if argv[0] == "python3" and len(argv) > 1 and posixpath.dirname(argv[1]) == SIDE:
         name = posixpath.basename(argv[1])
         return name in READING_PROGRAMS and READING_PROGRAMS[name] in (None, *argv[4:5])
@@ -172,7 +174,7 @@ class Box:
         if command.stdin == source("collect").encode():
             return json.dumps(_facts())
         if command.stdin == LOOK:
-            return json.dumps(_look(json.loads(argv[2])))
+            return json.dumps(_look(json.loads(argv[-1])))
         if argv[1].endswith("build_env.py"):
             spec = json.loads(argv[2])
             files.put(f"{spec['dir']}/env.json", json.dumps({"digest": spec["digest"]}).encode())
@@ -181,8 +183,8 @@ class Box:
             if argv[4] == "ensure":
                 self.daemon = "up"
             return json.dumps({"daemon": self.daemon, "started": True, "state": None})
-        if argv[1].endswith("observe.py"):
-            missing = f"python3: can't open file '{argv[1]}': No such file or directory"
+        if argv[3].endswith("observe.py"):
+            missing = f"python3: can't open file '{argv[3]}': No such file or directory"
             return Result(2, b"", missing.encode(), 0.0)
         return self._files(command, Result(127, b"", b"", 0.0))
 

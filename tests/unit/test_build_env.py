@@ -22,7 +22,7 @@ def spec(tmp_path: Path, **more: object) -> list[str]:
     (tree / "__init__.py").write_text("NAME = 'stand-in'\n")
     value = {"dir": str(tmp_path / "env" / "abc"), "digest": "abc", "torch": None, "lock": None,
              "dists": [], "trees": [str(tree)], "find_links": None, "index": None,
-             **more}  # fmt: skip
+             "torch_build": None, **more}  # fmt: skip
     return [sys.executable, str(SCRIPT), json.dumps(value)]
 
 
@@ -60,6 +60,22 @@ def test_a_failed_build_has_no_mark_of_being_whole(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "nowhere" in done.stderr
     assert not (tmp_path / "env" / "abc" / "env.json").exists()
+
+
+@pytest.mark.parametrize("got", ["cpu", "cuda"])
+def test_another_build_of_torch_is_no_whole_environment(tmp_path: Path, got: str) -> None:
+    torch = tmp_path / "trees" / "torch"
+    torch.mkdir(parents=True)
+    version = "13.0" if got == "cuda" else None
+    (torch / "__init__.py").write_text("from . import version\n")
+    (torch / "version.py").write_text(f"cuda = {version!r}\n")
+    wrong = {"cpu": "cuda", "cuda": "cpu"}[got]
+    words = spec(tmp_path, trees=[str(torch)], torch_build=wrong)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert f"torch is a {got} build, not {wrong}" in done.stderr
+    assert not (tmp_path / "env" / "abc" / "env.json").exists()
+    assert build(spec(tmp_path, trees=[str(torch)], torch_build=got))["built"] is True
 
 
 def test_a_lock_that_does_not_install_names_pips_words(tmp_path: Path) -> None:

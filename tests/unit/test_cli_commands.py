@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -127,6 +128,8 @@ def test_one_schema_by_any_of_its_names(run: Run, word: str) -> None:
 
 def test_all_schemas(run: Run) -> None:
     assert "ddops.toml" in run("config", "schema").document
+    steps = run("config", "schema", "runbooks").document["$defs"]["StepTable"]
+    assert {"do", "skip_if", "verify"} <= set(steps["properties"])
     wrong = run("config", "schema", "inventory")
     assert wrong.code == 2
     assert "one of: " in wrong.err
@@ -191,3 +194,22 @@ def test_completion_scripts_are_valid(run: Run, shell: str) -> None:
 
 def test_completion_of_a_shell_nobody_has(run: Run) -> None:
     assert run("completion", "tcsh").code == 2
+
+
+def test_a_deploy_of_a_gpu_host_can_be_read_without_the_host(run: Run) -> None:
+    """The release is named from local files; what is said of it fits a terminal."""
+    Path("inventory").mkdir()
+    Path("ssh").write_text("Host nobody\n  HostName 127.0.0.1\n  Port 1\n", encoding="utf-8")
+    host = 'ssh = "nobody"\nssh_config = "ssh"\nclass = "nvlink"\ngroups = ["hgx-b300"]\n'
+    Path("inventory/hosts.toml").write_text(f"[hosts.b300]\n{host}", encoding="utf-8")
+    Path("ddops.toml").touch()
+    done = run("deploy", "b300", "--dry-run")
+    assert done.code == 0, done.err
+    assert "\\n" not in done.out
+    facts = [
+        line for line in done.out.splitlines() if re.match(r"  (evidence|release|host) ", line)
+    ]
+    assert len(facts) == 3
+    assert re.fullmatch(r"  release    [0-9a-f]{12}", facts[1])
+    assert "UNKNOWN: b300: cannot connect" in facts[2]
+    assert max(map(len, done.out.split("  command\n")[0].splitlines())) <= 80

@@ -181,13 +181,14 @@ def test_verbosity_before_and_behind_the_command(run: Run, command: Callable[...
     plain = "a fact\nwarning: a warning\n"
     assert run("try").err == plain
     assert run("-v", "try").err == run("try", "-v").err == "a detail\n" + plain
-    assert run("-q", "try").err == "warning: a warning\n"
+    assert run("-q", "try").err == run("try", "-q").err == "warning: a warning\n"
     assert run("try").out == "", "narration is not data"
 
 
 def test_help_shows_the_option_behind_each_command_once(run: Run) -> None:
     run("lab", "up", "--help")
     assert run("lab", "up", "--help").out.count("--verbose") == 1
+    assert run("lab", "up", "--help").out.count("--quiet") == 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])

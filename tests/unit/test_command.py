@@ -104,7 +104,7 @@ def test_a_secret_cannot_be_a_word_or_an_environment_value() -> None:
 
 def test_python_goes_by_standard_input() -> None:
     command = python("import sys; print(sys.argv[1:])", "a b")
-    assert command.argv == ("python3", "-", "a b")
+    assert command.argv == ("python3", "-I", "-S", "-", "a b")
     assert command.stdin_bytes() == b"import sys; print(sys.argv[1:])"
 
 

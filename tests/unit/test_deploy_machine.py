@@ -13,8 +13,9 @@ from msgspec import structs
 
 from ddops.clock import SystemClock
 from ddops.command import Redactor, Secret
-from ddops.deploy import machine
+from ddops.deploy import climb, machine
 from ddops.deploy.climb import Settings
+from ddops.deploy.drain import Way
 from ddops.deploy.host import Links
 from ddops.deploy.machine import Deploy
 from ddops.deploy.preflight import Preflight
@@ -89,9 +90,21 @@ class Service:
     def links(self) -> Links:
         return Links(self.current, self.committed)
 
-    def stage(self, *_: object) -> bool:
+    def stage(self, *_: object) -> dict[str, object]:
         self._do("stage")
-        return True
+        return {"fresh": True}
+
+    def ran_by(self) -> str:
+        return "systemd"
+
+    def run_by(self, _kind: str) -> Service:
+        return self
+
+    def taken_from(self, _kind: str) -> None:
+        """Nobody else had it."""
+
+    def proven(self, _seen: Observation) -> None:
+        """Nothing to keep: it is no job."""
 
     def stop(self) -> ServiceState:
         self._do("stop")
@@ -188,6 +201,38 @@ def make(monkeypatch: pytest.MonkeyPatch, service: Service | None = None) -> Run
 
 
 BOOM = CommandFailed("box: boom", rc=1)
+
+
+@dataclass
+class Drain:
+    """A way out and back that writes down what it was asked; `fail` maps a verb to an error."""
+
+    log: list[str]
+    fail: dict[str, list[BaseException | None]] = field(default_factory=dict)
+
+    def _do(self, verb: str) -> None:
+        self.log.append(verb)
+        plan = self.fail.get(verb, [])
+        error = plan.pop(0) if plan else None
+        if error is not None:
+            raise error
+
+    def out(self, stop: Stop) -> Way:
+        self._do("out")
+        return Way("", {"in_flight": 2})
+
+    def stay(self) -> None:
+        self._do("stay")
+
+    def leave(self) -> Mapping[str, object]:
+        self._do("leave")
+        return {}
+
+    def back(self, version: str) -> Mapping[str, object]:
+        self._do(f"back {version[:2]}")
+        return {}
+
+
 LOST = UnreachableError("box: lost")
 
 
@@ -199,6 +244,73 @@ def test_the_straight_way(monkeypatch: pytest.MonkeyPatch) -> None:
         s for s in machine.STATES if s not in ("probed", "compat_ok")
     ]
     assert "prune but ab,cd" in run.service.log  # what served before stays, whatever its age
+
+
+def routed(monkeypatch: pytest.MonkeyPatch, **fail: list[BaseException | None]) -> Run:
+    run = make(monkeypatch)
+    verbs = {k.replace("_", " "): v for k, v in fail.items()}
+    run.deploy.drain = Drain(run.service.log, verbs)
+    return run
+
+
+def order(run: Run, *verbs: str) -> list[str]:
+    return [v for v in run.service.log if v in verbs]
+
+
+def test_a_replica_is_out_before_it_stops_and_back_before_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = routed(monkeypatch)
+    run.deploy.run()
+    verbs = ("out", "stop", "start", "golden ab", "back ab", "commit")
+    assert order(run, *verbs) == list(verbs)
+    assert run.states()["drained"] == "ok"
+
+
+def test_a_replica_that_does_not_drain_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = routed(monkeypatch, out=[RefusedError("box: the last one")])
+    with pytest.raises(RefusedError, match="last one"):
+        run.deploy.run()
+    assert (run.states()["drained"], run.states()["failed"]) == ("fail", "fail")
+    assert not order(run, "stop", "stage again")
+    assert run.service.running == OLD
+
+
+def test_a_drain_that_cannot_be_recorded_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = routed(monkeypatch)
+    real = run.ledger.add_transition
+
+    def add(op: str, state: str, verdict: Outcome, evidence: object) -> int:
+        if state == "drained":
+            raise OSError("disk full")
+        return real(op, state, verdict, evidence)
+
+    monkeypatch.setattr(run.ledger, "add_transition", add)
+    with pytest.raises(OSError, match="disk full"):
+        run.deploy.run()
+    assert order(run, "out", "stay", "stop") == ["out", "stay"]
+
+
+def test_a_new_start_that_the_router_does_not_serve_goes_back_and_the_old_one_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = routed(monkeypatch, back_ab=[GateFailed("box: not healthy", gate="router")])
+    with pytest.raises(RolledBackError, match="serves again"):
+        run.deploy.run()
+    assert order(run, "out", "back ab", "leave", "golden cd", "back cd", "commit") == [
+        "out", "back ab", "leave", "golden cd", "back cd",
+    ]  # fmt: skip
+    assert (run.service.running, run.service.committed) == (OLD, OLD)
+
+
+def test_an_old_start_that_the_router_does_not_take_again_is_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = GateFailed("box: not healthy", gate="router")
+    run = routed(monkeypatch, back_ab=[gone], back_cd=[gone])
+    with pytest.raises(RollbackFailedError, match="so did the way back"):
+        run.deploy.run()
+    assert run.states()["stuck"] == "fail"
 
 
 def test_a_line_the_installed_engine_does_not_take_stops_nothing(
@@ -384,8 +496,58 @@ def gpu_host(monkeypatch: pytest.MonkeyPatch, used: object, apps: str = "") -> R
     run.service.host = Host(name="box", origin=HERE, ssh="box", host_class="pcie")
     raw = {"gpus": [{"memory.used": used}], "commands": {"smi_apps": {"rc": 0, "out": apps}}}
     run.service.transport = None  # type: ignore[attr-defined]
-    monkeypatch.setattr(machine, "collect", lambda *_: SimpleNamespace(raw=raw))
+    monkeypatch.setattr(machine, "collect", lambda *_, **_kw: SimpleNamespace(raw=raw))
     return run
+
+
+def soaking(monkeypatch: pytest.MonkeyPatch, logs: list[str | None]) -> Run:
+    """A GPU host whose service asks for a soak, and its kernel log at one look after the other."""
+    run = gpu_host(monkeypatch, "3")
+    run.service.service = structs.replace(run.service.service, soak_s=0.05)
+
+    def look(*_: object, **_kw: object) -> Facts:
+        log = logs.pop(0) if len(logs) > 1 else logs[0]
+        rc = None if log is None else 0
+        gpu = {"uuid": "GPU-1", "memory.used": "3", "ecc.errors.uncorrected.volatile.total": "0"}
+        commands = {"dmesg": {"rc": rc, "out": log or "", "err": "", "why": ""}}
+        return SimpleNamespace(  # type: ignore[return-value]
+            raw={"gpus": [gpu], "commands": commands}, simulated=False, digest="f" * 64
+        )
+
+    monkeypatch.setattr(climb, "collect", look)
+    monkeypatch.setattr(Deploy, "_probe", look)
+    return run
+
+
+XID = "[9.1] NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name=sglang, MMU Fault"
+
+
+@pytest.mark.parametrize(
+    ("logs", "words"),
+    [(["", "", XID], "G6 FAIL"), (["", "", None], "G6 UNKNOWN"), ([""], "")],
+)
+def test_a_soak_looks_at_the_gpus_errors_too(
+    monkeypatch: pytest.MonkeyPatch, logs: list[str | None], words: str
+) -> None:
+    run = soaking(monkeypatch, logs)
+    if not words:
+        run.deploy.run()
+        assert run.service.running == NEW
+        return
+    with pytest.raises(RolledBackError) as raised:
+        run.deploy.run()
+    assert words in raised.value.why
+    assert run.service.running == OLD
+
+
+def test_a_soak_that_could_not_be_judged_is_refused_before_anything_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = soaking(monkeypatch, [None])
+    with pytest.raises(RefusedError, match="kernel log"):
+        run.deploy.run()
+    assert "stop" not in run.service.log
+    assert run.service.running == OLD
 
 
 def test_no_engine_is_started_over_memory_that_somebody_holds(

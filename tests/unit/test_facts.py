@@ -39,6 +39,16 @@ def test_this_machine(tmp_path: Path) -> None:
     assert again.digest == facts.digest  # what changes by itself does not count
 
 
+def test_only_some_commands_leave_the_probes_out(tmp_path: Path) -> None:
+    done = run("--only=smi_apps", path=_smi(tmp_path, "echo 4711, 300"))
+    commands = done["commands"]
+    assert isinstance(commands, dict)
+    assert list(commands) == ["smi_apps"]
+    assert commands["smi_apps"]["out"] == "4711, 300\n"
+    assert done["probes"] == {}
+    assert "gpus" in done
+
+
 def test_looking_makes_nothing(tmp_path: Path) -> None:
     run("--engine-dir", str(tmp_path / "engine"))
     assert list(tmp_path.iterdir()) == []

@@ -16,9 +16,16 @@ from ddops.config.project import Project
 from ddops.config.settings import SettingsTable
 from ddops.errors import ConfigError
 from ddops.inventory import Evidence, Inventory, Pins, Spec, json_schema, load, merge
-from ddops.inventory.model import HostTable, ProfileTable, ServiceTable
+from ddops.inventory.model import (
+    HostTable,
+    KubernetesTable,
+    ProfileTable,
+    RouterTable,
+    ServiceTable,
+)
 
 SERVICE = 'model = "m/x"\nprofile = "plain"\nhosts = ["h1"]\n'
+ROUTED = 'served_model_name = "k"\n[router]\n'
 
 
 @pytest.fixture
@@ -355,9 +362,42 @@ def test_the_schema_knows_every_file_and_key() -> None:
     assert host["properties"]["engine_dir"]["default"] == "/opt/ddops"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ROUTED + 'host = "h"\nlisten = "0.0.0.0"\n', "and the service has no api_key"),
+        (ROUTED + 'host = "h"\nmetrics_port = 30080\n', "is the router's port"),
+        ("nnodes = 2\n" + ROUTED + 'host = "h"\n', "a replica is one host"),
+        ('engine = "slurm"\n' + ROUTED + 'host = "h"\n', "slurm picks its hosts itself"),
+        ('[router]\nhost = "h"\n', "needs `served_model_name`"),
+        (ROUTED, "router.host: required key `host` is missing"),
+        (ROUTED + 'host = "h"\npolicy = "bucket"\n', "router.policy: expected one of"),
+        (ROUTED + 'host = "h"\ndrain_s = 0\n', "router.drain_s: expected"),
+        (ROUTED + 'host = "h"\nworkers = 1\n', "router.workers: unknown key `workers`"),
+    ],
+)
+def test_a_router_that_cannot_be_is_refused(project: Project, text: str, said: str) -> None:
+    write(project, "services/s.toml", SERVICE + text)
+    write(project, "profiles/plain.toml", "")
+    (line,) = faults(project)
+    assert line.startswith("inventory/services/s.toml:")
+    assert said in line
+    assert "router" in line
+
+
 def test_the_reference_names_every_key() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/files.md").read_text()
-    for table in (SettingsTable, HostTable, Pins, ServiceTable, Spec, Evidence, ProfileTable):
+    for table in (
+        SettingsTable,
+        HostTable,
+        KubernetesTable,
+        Pins,
+        ServiceTable,
+        RouterTable,
+        Spec,
+        Evidence,
+        ProfileTable,
+    ):
         for field in msgspec.structs.fields(table):
             assert (
                 f"`{field.encode_name}`" in text

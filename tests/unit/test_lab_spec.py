@@ -30,10 +30,15 @@ def test_names_of_hosts() -> None:
     assert LabSpec(3, "b300", "sim").names() == ["b300", "b300-2", "b300-3"]
 
 
-@pytest.mark.parametrize("hosts", [0, -1, 65])
-def test_a_lab_has_some_hosts(hosts: int) -> None:
-    with pytest.raises(UsageError, match="1 to 64 hosts"):
-        LabSpec(hosts)
+@pytest.mark.parametrize(("hosts", "systemd"), [(0, False), (-1, False), (257, False), (65, True)])
+def test_a_lab_has_some_hosts(hosts: int, systemd: bool) -> None:
+    with pytest.raises(UsageError, match=f"1 to {64 if systemd else 256} hosts"):
+        LabSpec(hosts, engine="sim", systemd=systemd)
+
+
+def test_hosts_of_a_large_lab_have_addresses_of_their_own() -> None:
+    found = [place(f"lab{n}", n) for n in (1, 249, 250, 256)]
+    assert [h.address for h in found] == ["127.0.1.2", "127.0.1.250", "127.0.2.1", "127.0.2.7"]
 
 
 def test_a_recorded_host_runs_no_real_engine() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from ddops.errors import CommandFailed, DdopsError, RefusedError
+from ddops.errors import CommandFailed, DdopsError
 from ddops.events import ListReporter
 from ddops.inventory.model import Host, Origin, Service
 from ddops.layout import HostLayout
@@ -17,6 +18,7 @@ from ddops.provision import Provision, env_recipe
 from ddops.provision.side import HostSide
 from ddops.provision.steps import DirsStep, FileStep, PresentStep, TreeStep
 from ddops.transport import FakeTransport, LocalTransport
+from sglang_ddtree.compat import SGLANG_VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Origin("project", Path("x.toml"))
@@ -146,5 +148,20 @@ def test_environments_are_named_by_what_they_are_built_from(tmp_path: Path) -> N
     (info,) = (real.folder / "trees").glob("*.dist-info")
     assert "ddtree = sglang_ddtree:register" in (info / "entry_points.txt").read_text()
     assert "sglang_ddtree/plugin.py,sha256=" in (info / "RECORD").read_text()
-    with pytest.raises(RefusedError, match="no lock for a CUDA engine"):
-        env_recipe("sglang", lookup, tmp_path / "d")
+    gpu = env_recipe("sglang", lookup, tmp_path / "d")
+    assert (gpu.engine, gpu.plugin) == (real.engine, real.plugin)
+    assert len({gpu.digest, real.digest, one.digest}) == 3
+    assert not gpu.has("torch.txt")
+
+
+def test_the_cuda_lock_pins_its_torch_by_hash(tmp_path: Path) -> None:
+    """What pip is told with `--no-deps` is all there is: a requirement without a hash ends it."""
+    lines = env_recipe("sglang", lookup, tmp_path).folder.joinpath("engine.lock").read_text()
+    pinned = dict(re.findall(r"^([a-z0-9][\w.-]*)==(\S+) \\$", lines, re.MULTILINE))
+    assert len(pinned) == len(re.findall(r"^[a-z0-9]", lines, re.MULTILINE))
+    hashes = re.findall(r"^[a-z0-9].*\n    --hash=sha256:[0-9a-f]{64}", lines, re.MULTILINE)
+    assert len(hashes) == len(pinned)
+    assert pinned["sglang"] == SGLANG_VERSION
+    assert {"torch", "triton", "sglang-kernel", "flashinfer-python", "nvidia-nccl-cu13"} <= set(
+        pinned
+    )

@@ -14,13 +14,11 @@ from pathlib import Path
 import pytest
 
 from ddops.errors import ConfigError, DdopsError, RefusedError
-from ddops.events import ListReporter
 from ddops.inventory.model import Host, Origin
 from ddops.inventory.setup import SetupTable, parse_setup, read_setup
 from ddops.layout import HostLayout
 from ddops.model import Result
-from ddops.plan import Change, apply_plan, make_plan
-from ddops.provision import Provision
+from ddops.plan import Change
 from ddops.provision.setup import SetupStep, setup_manifest, setup_steps, undo_setup
 from ddops.provision.side import HostSide
 from ddops.transport import FakeTransport, LocalTransport
@@ -338,25 +336,6 @@ def test_the_shipped_files_are_right_and_bring_no_driver(side: HostSide) -> None
     )  # fmt: skip
     assert not [p for p in found["pcie"].package if "fabricmanager" in p.name]
     assert counts(found["cpu"]) | {"package": 0} == dict.fromkeys(counts(found["cpu"]), 0)
-
-
-def test_a_host_without_a_lock_for_its_engine_is_set_up_all_the_same(
-    side: HostSide, tmp_path: Path, base: Path
-) -> None:
-    (tmp_path / "setup").mkdir()
-    text = FILES.replace("BASE", str(base))
-    (tmp_path / "setup/gpu.toml").write_text(text)
-    there = host(side, engine_env="sglang", setup="gpu", python=sys.executable)
-    (tmp_path / "work").mkdir()
-    found = Provision(side.transport, there, [], lambda n: tmp_path / n, tmp_path / "work").steps()
-    plan = make_plan("here", found)
-    assert plan.rows[-1][0] == "env"
-    assert plan.rows[-1][2].change is Change.UNKNOWN
-    assert "no lock for a CUDA engine" in plan.rows[-1][2].lines[0]
-    with pytest.raises(RefusedError, match="not known"):
-        apply_plan(plan, found, report=ListReporter(), journal=lambda *_: None,
-                   stopped=lambda: False)  # fmt: skip
-    assert (base / "old").read_text() == "new\n"
 
 
 def test_a_recorded_host_and_a_lab_are_left_alone(side: HostSide) -> None:

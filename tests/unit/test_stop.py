@@ -45,6 +45,20 @@ def test_handlers_are_put_back_after_a_quiet_block() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        stop = Stop()
+        with on_interrupt(stop, print):
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+            assert not stop.wait(0.05)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_off_the_main_thread_nothing_is_touched() -> None:
     seen: list[object] = []
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from ddops.engines import LaunchSpec
 from ddops.errors import CommandFailed, RefusedError
 from ddops.gates import judge_g0
 from ddops.gates.observation import Unit
+from ddops.inventory.model import Host, Origin, Service
 from ddops.layout import HostLayout
 from ddops.model import Result, State, Verdict
-from ddops.supervise import SystemdSupervisor
+from ddops.supervise import Order, SystemdSupervisor
 from ddops.transport.fake import FakeTransport
 from tests.unit.test_gates import LAUNCH, WELL, but
 
@@ -31,6 +33,21 @@ def answering(**answer: object) -> tuple[FakeTransport, SystemdSupervisor]:
     return host, SystemdSupervisor(host, HostLayout("/opt/ddops"), "python3")
 
 
+def order(service: str, digest: str) -> Order:
+    """A release that asks for nothing."""
+    here = Origin("project", Path("inventory/x.toml"))
+    return Order(
+        Service(model="m", profile="p", hosts=("box",), name=service, origin=here),
+        Host(ssh="box", name="box", origin=here), 30000, digest, LaunchSpec(("python",), ()),
+        "[Unit]\n",
+    )  # fmt: skip
+
+
+def test_the_unit_is_the_one_of_the_release() -> None:
+    _, supervisor = answering()
+    assert supervisor.render(order("tiny", "ab" * 32), Path) == {"ddops-tiny.service": "[Unit]\n"}
+
+
 @pytest.mark.parametrize(
     ("word", "state"),
     [("active", State.UP), ("activating", State.UP), ("deactivating", State.UP),
@@ -39,7 +56,7 @@ def answering(**answer: object) -> tuple[FakeTransport, SystemdSupervisor]:
 )  # fmt: skip
 def test_words_of_systemd(word: str | None, state: State) -> None:
     host, supervisor = answering(state=word, why="exit-code", left=[3, 4])
-    seen = supervisor.stop("tiny")
+    seen = supervisor.cancel("tiny")
     assert (seen.state, seen.word, seen.why, seen.left) == (
         state, word or "absent", "exit-code", (3, 4),
     )  # fmt: skip
@@ -50,14 +67,14 @@ def test_words_of_systemd(word: str | None, state: State) -> None:
 
 def test_a_staged_release_is_verified_by_its_digest() -> None:
     host, supervisor = answering(state=None)
-    supervisor.verify("tiny", "ab" * 32)
+    supervisor.stage(order("tiny", "ab" * 32), Path)
     assert host.calls[0].argv[-3:] == ("verify", "tiny", "ab" * 32)
 
 
 def test_what_the_host_refuses_is_told_with_what_to_do() -> None:
     _, supervisor = answering(error="systemctl start: sudo: a password is required")
     with pytest.raises(RefusedError) as told:
-        supervisor.start("tiny")
+        supervisor.submit("tiny")
     assert "a password is required" in told.value.why
     assert "sudo -n true" in told.value.next
 
@@ -71,7 +88,7 @@ def test_another_version_on_the_host_is_not_guessed_at() -> None:
 def test_a_script_that_dies_is_an_error() -> None:
     host = FakeTransport("box").on("python3", Result(2, b"", b"can't open file", 0.0))
     with pytest.raises(CommandFailed) as told:
-        SystemdSupervisor(host, HostLayout("/opt/ddops"), "python3").stop("tiny")
+        SystemdSupervisor(host, HostLayout("/opt/ddops"), "python3").cancel("tiny")
     assert "ddops provision box" in told.value.next
 
 

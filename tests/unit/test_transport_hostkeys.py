@@ -140,6 +140,25 @@ def test_loading(tmp_path: Path) -> None:
         load_known_hosts([tmp_path])
 
 
+@pytest.mark.parametrize("name", ["host", "[host]:2222", "a.example", "b.example", "other"])
+def test_asking_by_name_finds_what_judging_all_lines_finds(tmp_path: Path, name: str) -> None:
+    salt = base64.b64encode(b"s" * 20).decode()
+    code = base64.b64encode(hmac.new(b"s" * 20, b"host", hashlib.sha1).digest()).decode()
+    lines = [
+        f"HOST,a.example t {A}", f"[host]:2222 t {B}", f"*.example,!b.example u {B}",
+        f"@revoked host t {B}", f"|1|{salt}|{code} v {A}", f"@cert-authority * t {A}",
+        f"ho?t w {A}", f"host,host t {B}",
+    ]  # fmt: skip
+    file = tmp_path / "known_hosts"
+    file.write_text("\n".join(lines) + "\n")
+    names = (name, "host") if ":" in name else (name,)
+    found = load_known_hosts([file], names)
+    assert found == tuple(k for k in load_known_hosts([file]) if any(k.covers(n) for n in names))
+    assert found
+    file.write_text("")
+    assert load_known_hosts([file], names) == (), "a file that was mended is read anew"
+
+
 def test_revoked_files(tmp_path: Path) -> None:
     listed = tmp_path / "revoked"
     listed.write_text(f"# why\nt {A} comment\n")

@@ -67,6 +67,7 @@ KNOBS: dict[str, Knob] = {
     "leak_child": Knob("text", ""),
     "ignore_sigterm": Knob("switch", True),
     "slow_stop_s": Knob("number", 5.0),
+    "drain_s": Knob("number", 0.0),
 }
 OFF = ("0", "false", "no", "off")
 

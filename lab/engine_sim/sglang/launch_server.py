@@ -106,8 +106,9 @@ class Runner:
         self._stop.set()
 
     def _end(self) -> None:
-        time.sleep(self.engine.faults.now().number("slow_stop_s"))
-        latest = time.monotonic() + DRAIN_S
+        script = self.engine.faults.now()
+        time.sleep(script.number("slow_stop_s"))
+        latest = time.monotonic() + script.number("drain_s", DRAIN_S)
         while self.engine.stats.running and time.monotonic() < latest:
             time.sleep(0.02)
         if self._server is not None:

@@ -20,6 +20,7 @@ import pytest
 
 from ddops.board.look import parse_look
 from ddops.board.model import HostLook
+from ddops.command import ALONE
 from ddops.hostside import joined
 from ddops.model import State
 from tests.unit.board.looks import launch
@@ -100,7 +101,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def raw(host: Path, port: int, http_s: float = 5.0) -> dict[str, Any]:
     spec = {"engine_dir": str(host), "services": {"k26": port}, "http_s": http_s, "log_bytes": 400}
     done = subprocess.run(
-        [sys.executable, "-", json.dumps(spec)], input=joined("observe", "board"),
+        [sys.executable, *ALONE, "-", json.dumps(spec)], input=joined("observe", "board"),
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert SECRET not in done.stdout
@@ -143,6 +144,29 @@ def test_an_engine_that_hangs_is_asked_one_thing(host: Path, engine: int) -> Non
     assert (one.engine, one.model_info) == (State.UP, None)
     assert Engine.asked == ["/health"]
     assert time.monotonic() - began < 10
+
+
+def test_a_host_that_serves_nothing_loads_next_to_nothing(tmp_path: Path) -> None:
+    spec = {"engine_dir": str(tmp_path), "services": {"a": 1}, "http_s": 5, "log_bytes": 400}
+    tell = "\nsys.stderr.write(' '.join(sys.modules))\n"
+    text = joined("observe", "board").replace("sys.exit(main(sys.argv[1:]))", "main(sys.argv[1:])")
+    done = subprocess.run(
+        [sys.executable, *ALONE, "-", json.dumps(spec)], input=text + tell,
+        capture_output=True, text=True, timeout=60, check=True, env={"PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert json.loads(done.stdout)["gpus"]["rows"] is None
+    heavy = {"argparse", "subprocess", "socket", "http.client", "concurrent.futures", "threading"}
+    assert not heavy & set(done.stderr.split())
+
+
+def test_what_lies_in_the_users_home_is_not_taken_for_the_library(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('not the library')\n")
+    spec = {"engine_dir": str(tmp_path), "services": {}, "http_s": 5, "log_bytes": 400}
+    done = subprocess.run(
+        [sys.executable, *ALONE, "-", json.dumps(spec)], input=joined("observe", "board"),
+        capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["schema"] == "ddops.look/1"
 
 
 def test_a_host_that_was_never_provisioned(tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""A folder of files that ddops writes for people to use: all of it at once, and only over its own.
+
+The folder is 0700 and its files are 0600. A mark beside them lists what was written, so that a
+later run knows its own work, and leaves alone what somebody has put there or changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ddops.config.files import read_regular, reason
+from ddops.errors import DdopsError, RefusedError
+
+MARK = ".ddops-rendered"
+SCHEMA = "ddops.rendered/1"
+_MARK_LIMIT = 1 << 20
+
+
+def write_folder(target: Path, files: Mapping[str, str]) -> bool:
+    """Make `target` hold exactly these files, text by relative name; False when it did already.
+
+    Raises RefusedError for a folder that is not its own earlier work as it was left, DdopsError
+    when it cannot be written. Killed in between, it leaves the old folder or the new one, and
+    perhaps a hidden folder beside it.
+    """
+    want = {name: _sha(text.encode()) for name, text in files.items()}
+    try:
+        have = _own(target)
+        if have == want:
+            return False
+        temp = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise _failed(target, error) from error
+    try:
+        mark = json.dumps({"schema": SCHEMA, "files": want}, indent=1) + "\n"
+        for name, text in {**files, MARK: mark}.items():
+            _write(temp / name, text.encode())
+        _swap(temp, target)
+    except OSError as error:
+        raise _failed(target, error) from error
+    finally:
+        shutil.rmtree(temp, ignore_errors=True)
+    return True
+
+
+def _own(target: Path) -> dict[str, str] | None:
+    """Digests of what an earlier run wrote here; None where nothing is there yet."""
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise _refused(target, "it is no folder")
+    if not target.exists():
+        return None
+    names = {str(p.relative_to(target)): p for p in target.rglob("*") if not p.is_dir()}
+    if not names:
+        if any(target.iterdir()):
+            raise _refused(target, "it holds folders that are not ours")
+        return None
+    mark = names.pop(MARK, None)
+    wrote = _read_mark(mark) if mark is not None else None
+    if wrote is None:
+        raise _refused(target, f"it holds {min(names, default=MARK)}, which ddops did not write")
+    for name in sorted(names.keys() | wrote.keys()):
+        if name not in wrote:
+            raise _refused(target, f"it holds {name}, which ddops did not write")
+        if name in names and _sha(_read(names[name], 64 << 20)) != wrote[name]:
+            raise _refused(target, f"{name} was changed since ddops wrote it")
+    # A file that somebody took away is written anew.
+    return {name: wrote[name] for name in wrote if name in names}
+
+
+def _read_mark(path: Path) -> dict[str, str] | None:
+    try:
+        mark = json.loads(_read(path, _MARK_LIMIT))
+        if mark["schema"] != SCHEMA:
+            return None
+        return {str(name): str(value) for name, value in mark["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _read(path: Path, limit: int) -> bytes:
+    if path.is_symlink():
+        return b""  # nothing of ours is a link
+    return read_regular(path, limit)[0]
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def _swap(temp: Path, target: Path) -> None:
+    """Put `temp` in the place of `target`; what was there goes, or comes back when that fails."""
+    if not target.exists():
+        temp.rename(target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    target.replace(old)  # a folder may replace an empty one
+    try:
+        temp.rename(target)
+    except OSError:
+        if not target.exists():  # else another run was quicker, and its work is whole
+            old.rename(target)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _refused(target: Path, why: str) -> RefusedError:
+    return RefusedError(
+        f"{target} is not written over", why=why, next="name a folder that is not there yet"
+    )
+
+
+def _failed(target: Path, error: OSError) -> DdopsError:
+    where = f" ({error.filename})" if error.filename else ""
+    return DdopsError(
+        f"{target} cannot be written", why=reason(error) + where,
+        next=f"make its parent folder, one you may write to: {target.parent}",
+    )  # fmt: skip
