@@ -73,3 +73,18 @@ def test_each_rule_alone_keeps_a_run_out(run: Load, status: Status, says: str) -
     found, why = judged(run)
     assert found is status
     assert says in why
+
+
+def test_a_commit_length_above_the_width_of_a_verify_pass_is_impossible() -> None:
+    run = load(closed(even(200, 10.0, spec_verify_ct=50), 4, 5))
+    wide = replace(run, before=replace(run.before, info={"speculative_num_draft_tokens": 4}))
+    narrow = replace(run, before=replace(run.before, info={"speculative_num_draft_tokens": 3}))
+    assert judged(wide)[0] is Status.VALID
+    status, why = judged(narrow)
+    assert status is Status.INVALID
+    assert "is outside 1 to 3" in why
+
+
+def test_a_run_without_answers_is_no_run() -> None:
+    found = judge_run(load(()), closed_window((), 4, 1), None, asked(concurrency=4))
+    assert "requests: no answer at all" in [str(f) for f in found]
