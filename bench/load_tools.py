@@ -214,19 +214,19 @@ def tools(setting: Setting) -> dict[str, Tool]:
     }
     if setting.sglang:
         out["sglang rust"] = lambda n: sglang(setting, n, "--rust-client")
-        out["sglang rust, warmed up"] = lambda n: sglang(
+        out["sglang rust/warm"] = lambda n: sglang(
             setting, n, "--rust-client", "--warmup-requests", str(n)
         )
         out["sglang python"] = lambda n: sglang(setting, n)
     if setting.aiperf:
         out["aiperf"] = lambda n: aiperf(setting, n)
-        out["aiperf, 1 worker, warmed up"] = lambda n: aiperf(
+        out["aiperf/1"] = lambda n: aiperf(
             setting, n, "--workers-max", "1", "--record-processor-service-count", "1",
             "--warmup-request-count", str(n),
         )  # fmt: skip
     if setting.guidellm:
         out["guidellm"] = lambda n: guidellm(setting, n)
-        out["guidellm, 1 worker"] = lambda n: guidellm(
+        out["guidellm/1"] = lambda n: guidellm(
             setting, n, {"GUIDELLM__MAX_WORKER_PROCESSES": "1"}
         )
     return out

@@ -191,8 +191,8 @@ def test_an_open_loop_keeps_to_its_schedule() -> None:
     assert [s.scheduled for s in load.samples] == constant_schedule(rate, count)
     late = [s.sent - s.scheduled for s in load.samples if s.sent is not None]
     assert min(late) >= 0
-    # Other work on this machine delays single ones; sleeps that add up would delay all the last.
-    assert min(late[-20:]) < 1e9 / rate
+    # Other work on this machine delays some; sleeps that add up would delay the whole second half.
+    assert min(late[-100:]) < 1e9 / rate
     window = open_window(load.samples, 0.2)
     assert window.steady
     # A run that did not keep to it is void.
