@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +40,7 @@ class Repo:
         if (self.dir / "HEAD").exists():
             return
         self.dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = self.dir.with_name(f"{self.dir.name}.{os.getpid()}.partial")
+        fresh = self.dir.with_name(f"{self.dir.name}.{secrets.token_hex(6)}.partial")
         self._git(["git", "init", "-q", "--bare", "--template=", str(fresh)], cwd=self.dir.parent)
         config = ("gc.auto=0", "pack.compression=1", "pack.window=0", "core.looseCompression=1",
                   "core.protectNTFS=false", "core.protectHFS=false", "core.logAllRefUpdates=false",
@@ -50,6 +52,7 @@ class Repo:
         try:
             fresh.rename(self.dir)
         except OSError:
+            shutil.rmtree(fresh)
             if not (self.dir / "HEAD").exists():
                 raise
 
