@@ -226,7 +226,5 @@ def tools(setting: Setting) -> dict[str, Tool]:
         )  # fmt: skip
     if setting.guidellm:
         out["guidellm"] = lambda n: guidellm(setting, n)
-        out["guidellm/1"] = lambda n: guidellm(
-            setting, n, {"GUIDELLM__MAX_WORKER_PROCESSES": "1"}
-        )
+        out["guidellm/1"] = lambda n: guidellm(setting, n, {"GUIDELLM__MAX_WORKER_PROCESSES": "1"})
     return out
