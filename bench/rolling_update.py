@@ -5,7 +5,7 @@
 
 Makes a lab of stand-ins with their router, then alternates in each round: an update with draining,
 and the same update of the same service without its [router] table, one host after the other, while
-the router runs on. Whole answers and streams take turns; nothing is tried twice by the client. The
+the router runs on. Four streams, then a whole answer; nothing is tried twice by the client. The
 engines are told to wait for no request when they stop. Everything here is `sim`, on one machine: it
 says nothing about a real engine's load, only whether requests are lost, and what draining costs.
 """

@@ -99,8 +99,10 @@ def run(folder: Path, hosts: int, step: str, words: tuple[str, ...], limit_s: fl
         usage = waited(child, began + limit_s)
     took = time.perf_counter() - began
     if child.returncode:
+        kept = Path(tempfile.gettempdir()) / f"ddops-scale-{hosts}-failed.txt"
+        shutil.copy(out, kept)
         text = out.read_text(errors="replace")[-3000:]
-        raise SystemExit(f"{step} of {hosts} hosts ended with {child.returncode}\n{text}")
+        raise SystemExit(f"{step} of {hosts} hosts: {child.returncode}, all in {kept}\n{text}")
     cpu = usage.ru_utime + usage.ru_stime
     size = out.stat().st_size
     return Row(hosts, step, round(took, 2), round(cpu, 2), usage.ru_maxrss / 1024, load, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+#: So many hosts with one error are told together.
+_ALIKE = 4
 
 
 class App:
@@ -184,7 +187,7 @@ def end_together(outcomes: Sequence[tuple[str, object]], report: Reporter) -> No
     codes = {e.exit_code for _, e in told}
     done = len(outcomes) - len(errors)
     summary = PartialError(
-        f"{len(errors)} of {len(outcomes)} hosts failed: {', '.join(n for n, _ in errors)}",
+        f"{len(errors)} of {len(outcomes)} hosts failed: {some([n for n, _ in errors])}",
         why=f"{done} went through" if done else "",
     )
     if done == 0 and len(codes) == 1:
@@ -193,7 +196,25 @@ def end_together(outcomes: Sequence[tuple[str, object]], report: Reporter) -> No
 
 
 def tell_errors(errors: Sequence[tuple[str, DdopsError]], report: Reporter) -> None:
-    """Each host's error, line by line."""
+    """Each host's error, line by line. Many that failed alike are told once, before the others."""
+    alike: dict[tuple[str, ...], list[tuple[str, DdopsError]]] = {}
     for name, error in errors:
-        for line in error.lines():
-            report.emit(Event("outcome", line, "" if line.startswith(name) else name, Level.ERROR))
+        own = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
+        said = (own.sub("HOST", line.removeprefix(f"{name}: ")) for line in error.lines())
+        alike.setdefault(tuple(said), []).append((name, error))
+    for lines, found in sorted(alike.items(), key=lambda kv: -len(kv[1])):
+        if len(found) >= _ALIKE:
+            hosts = f"{len(found)} hosts ({some([n for n, _ in found])})"
+            for line in lines:
+                report.emit(Event("outcome", line, hosts, Level.ERROR))
+            continue
+        for name, error in found:
+            for line in error.lines():
+                host = "" if line.startswith(name) else name
+                report.emit(Event("outcome", line, host, Level.ERROR))
+
+
+def some(names: Sequence[str], most: int = 8) -> str:
+    """The first of many names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

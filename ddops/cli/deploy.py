@@ -231,7 +231,7 @@ def _no_mixture(render_only: bool, dry_run: bool) -> None:
 
 def _end(app: App, done: RollOut[Job]) -> None:
     """End a roll-out; while the fleet is of one kind, with its failures' common exit code."""
-    from ddops.cli.app import end_together, tell_errors
+    from ddops.cli.app import end_together, some, tell_errors
     from ddops.deploy.fleet import NotTried, TakenBack
     from ddops.errors import DdopsError, ExitCode, RolledBackError
 
@@ -243,7 +243,7 @@ def _end(app: App, done: RollOut[Job]) -> None:
         return
     tell_errors(failed, app.report)
     summary = RolledBackError(
-        f"{len(real)} of {len(named)} hosts failed: {', '.join(n for n, _ in real)}",
+        f"{len(real)} of {len(named)} hosts failed: {some([n for n, _ in real])}",
         why="the fleet serves what it served before",
     )
     codes = {o.exit_code for _, o in real}

@@ -102,6 +102,8 @@ def _for_cluster(app: App, jobs: Sequence[Job]) -> Rendered:
 
 
 def _next(app: App, host: Host, service: Service, made: Rendered, folder: Path | None) -> None:
+    from ddops.command import cmd
+
     if folder is None:
         if made.secrets:
             app.say(f"left out: the secrets {', '.join(name for name, _ in made.secrets)}")
@@ -115,4 +117,4 @@ def _next(app: App, host: Host, service: Service, made: Rendered, folder: Path |
             f" -n {table.namespace} --from-file FOLDER"
         )
         app.say(f"  its files, one value each: {', '.join(name for name, _ in made.secrets)}")
-    app.say(f"next: kubectl apply -f {folder}")
+    app.say(f"next: {cmd('kubectl', 'apply', '-f', str(folder))}")

@@ -6,6 +6,8 @@ later run knows its own work, and leaves alone what somebody has put there or ch
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -20,14 +22,16 @@ from ddops.errors import DdopsError, RefusedError
 MARK = ".ddops-rendered"
 SCHEMA = "ddops.rendered/1"
 _MARK_LIMIT = 1 << 20
+#: Of Linux' fcntl.h and fs.h.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def write_folder(target: Path, files: Mapping[str, str]) -> bool:
     """Make `target` hold exactly these files, text by relative name; False when it did already.
 
     Raises RefusedError for a folder that is not its own earlier work as it was left, DdopsError
-    when it cannot be written. Killed in between, it leaves the old folder or the new one, and
-    perhaps a hidden folder beside it.
+    when it cannot be written. Killed, it leaves the old folder or the new one, and perhaps a
+    hidden folder beside it.
     """
     want = {name: _sha(text.encode()) for name, text in files.items()}
     try:
@@ -55,15 +59,14 @@ def _own(target: Path) -> dict[str, str] | None:
         raise _refused(target, "it is no folder")
     if not target.exists():
         return None
-    names = {str(p.relative_to(target)): p for p in target.rglob("*") if not p.is_dir()}
-    if not names:
-        if any(target.iterdir()):
-            raise _refused(target, "it holds folders that are not ours")
+    there = os.listdir(target)
+    if not there:
         return None
-    mark = names.pop(MARK, None)
-    wrote = _read_mark(mark) if mark is not None else None
-    if wrote is None:
-        raise _refused(target, f"it holds {min(names, default=MARK)}, which ddops did not write")
+    wrote = _read_mark(target / MARK) if MARK in there else None
+    if wrote is None:  # and no look further down: it may be anything
+        raise _refused(target, f"it holds {min(there)}, which ddops did not write")
+    below = [p for p in target.rglob("*") if p.is_symlink() or not p.is_dir()]
+    names = {str(p.relative_to(target)): p for p in below if p != target / MARK}
     for name in sorted(names.keys() | wrote.keys()):
         if name not in wrote:
             raise _refused(target, f"it holds {name}, which ddops did not write")
@@ -99,10 +102,30 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _swap(temp: Path, target: Path) -> None:
-    """Put `temp` in the place of `target`; what was there goes, or comes back when that fails."""
+    """Put `temp` in the place of `target`; what was there is in `temp` then, or gone."""
     if not target.exists():
         temp.rename(target)
-        return
+    elif not _exchange(temp, target):
+        _swap_by_renames(temp, target)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Both names at once; False where the system or its file system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    call = getattr(libc, "renameat2", None)
+    if call is None:
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    if call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def _swap_by_renames(temp: Path, target: Path) -> None:
+    """In two steps: killed between them, it leaves the old folder under a hidden name."""
     old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     target.replace(old)  # a folder may replace an empty one
     try:

@@ -143,7 +143,7 @@ class ReplicaDrain:
                 raise RefusedError(
                     f"{self.host}: nobody can tell whether the replica has requests at work",
                     why=str(seen.get("why")),
-                    next="set enable-metrics = true in its profile",
+                    next="enable-metrics = true in its profile, and a way to it from there",
                 )
             none = none + 1 if running == 0 else 0
             if none >= EMPTY_COUNTS:

@@ -15,6 +15,8 @@ from ddops.gates import Observation
 from ddops.model import State
 
 POLL_S = 0.5
+#: A queue is asked less often: its controller serves a whole cluster.
+QUEUE_S = 2.0
 #: A start must show its launch record within this time; forking takes milliseconds.
 APPEAR_S = 20.0
 #: A load that keeps making progress may take this many times its budget, then it is given up.
@@ -60,7 +62,8 @@ class Waiter:
             now = self.clock.monotonic()
             if ours and seen.healthy:
                 return seen
-            if self._queued(seen, now - asked):
+            queued = self._queued(seen, now - asked)
+            if queued:
                 began = progress = now
             else:
                 self._fail_fast(seen, ours, now, began)
@@ -71,7 +74,10 @@ class Waiter:
             if now - told > 10:
                 told = now
                 self._tell(seen, now - asked)
-            self.stop.wait(POLL_S if now - began > POLL_S else POLL_S / 5)
+            if queued:
+                self.stop.wait(QUEUE_S)
+            else:
+                self.stop.wait(POLL_S if now - began > POLL_S else POLL_S / 5)
 
     def _queued(self, seen: Observation, waited: float) -> bool:
         """Whether a scheduler has no nodes for it yet; too long, or over before it ran, fails."""

@@ -96,9 +96,11 @@ def _in_step(
             continue
         _, ok = router.add(url, BACK_S)
         if not ok or router.ask(version, BACK_S).get("answered") is not True:
+            why = router.look().of(url).why
             raise GateFailed(
                 f"{router.routed.host.name}: {url} does not serve through the router",
                 gate="router",
+                why=why and f"asked from there: {why}",
                 next=f"ddops status {router.routed.service.name}",
             )
         added.append(url)

@@ -87,7 +87,7 @@ def on_path(program):
 
 
 def service(where, port, spec):
-    if os.path.exists(os.path.join(where, "current", "job.sbatch")):
+    if text_of(os.path.join(where, "run", "engine")) == "slurm":
         return in_job(where, port, spec)
     out = observe(where, port, http_s=0.0, log_bytes=LOG_READ)
     out["log"]["tail"] = without_looks(out["log"]["tail"], spec["log_bytes"])
@@ -159,6 +159,14 @@ def metrics(answer):
             except ValueError:
                 continue  # no number: not one to show
     return {"status": 200, "samples": samples}
+
+
+def text_of(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
 
 
 def link(path):

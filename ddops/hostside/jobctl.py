@@ -276,7 +276,7 @@ def words(job):
     elif job["state"] in ("FAILED", "NODE_FAIL", "TIMEOUT") or job["exit_code"]:
         out += ", exit status %s" % job["exit_code"]
     if job["restarts"]:
-        out += ", requeued %d times" % job["restarts"]
+        out += ", requeued %s" % ("once" if job["restarts"] == 1 else "%d times" % job["restarts"])
     return out
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ddops.errors import DdopsError, LockHeldError, RefusedError, UsageError
 from ddops.events import Event, Reporter
-from ddops.lab import boot, hold, needs, rootfs, slurm
+from ddops.lab import boot, hold, needs, netplan, rootfs, slurm
 from ddops.lab.backup import place_backup, write_backup
 from ddops.lab.booted import WHEELHOUSE
 from ddops.lab.faults import Fault
@@ -339,7 +339,8 @@ def _booted_toml(paths: LabPaths, spec: LabSpec, host: LabHost) -> str:
     }
     if spec.wheelhouse:
         values["wheelhouse"] = WHEELHOUSE
-    variables: dict[str, object] = {"port": host.service_port}
+    here = netplan.address(spec.names().index(host.name) + 1)
+    variables: dict[str, object] = {"port": host.service_port, "address": here}
     return (
         _table(f"hosts.{host.name}", values) + _table(f"hosts.{host.name}.vars", variables) + "\n"
     )

@@ -79,7 +79,8 @@ class Provision:
                      layout.hostside, state),
         ]  # fmt: skip
         steps += setup_steps(side, self.host, read_setup(self.host, self.lookup), self.lookup)
-        steps += self._env_steps(side)
+        if self.services or not self.routes:  # a host for a router alone needs no engine
+            steps += self._env_steps(side)
         if self.routes:
             steps += self._router_steps(side)
         for service in self.services:

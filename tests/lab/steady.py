@@ -1,5 +1,6 @@
-"""A client that sends at a constant rate, whatever comes back: whole answers and streams in turn.
+"""A client that sends at a constant rate, whatever comes back: four streams, then a whole answer.
 
+Five is no multiple of three or four: a router that goes round its replicas gives each of them both.
 A request counts as served when all its tokens came and, of a stream, its last word too. Nothing is
 tried twice.
 """
@@ -61,7 +62,7 @@ class Steady:
         return Counter(s.version for s in self.sent if not s.why)
 
     def _one(self, n: int) -> None:
-        at, streamed = time.monotonic(), n % 2 == 0
+        at, streamed = time.monotonic(), n % 5 < 4
         try:
             version, why = self._ask(streamed), ""
         except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError) as error:

@@ -6,15 +6,14 @@ import http.client
 import json
 import os
 import signal
-import socket
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ddops.lab.host import free_port
 from ddops.layout import ServiceLayout
 from tests.lab.harness import Done, HostView, Project
 from tests.lab.looking import seen_in_proc, until
@@ -106,11 +105,9 @@ class Fleet:
 
 
 def two_ports() -> tuple[int, int]:
-    with ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for s in socks:
-            s.bind(("127.0.0.1", 0))
-        return socks[0].getsockname()[1], socks[1].getsockname()[1]
+    """Where no outgoing connection of this machine sits by chance, as the lab's own ports."""
+    first = free_port("127.0.0.1")
+    return first, free_port("127.0.0.1", {first})
 
 
 @pytest.fixture(scope="module")

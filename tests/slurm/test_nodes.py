@@ -30,7 +30,7 @@ def test_a_lost_node_means_a_new_start_that_is_proven_anew(
     seen = lab.statuses()
     assert seen["health"] == "unproven"
     assert "has not passed its gates" in str(seen["unproven"])
-    assert "requeued 1 times" in str(seen["job"])
+    assert "requeued once" in str(seen["job"])
     proven = result(lab.ok("deploy", "tiny", "--json"))
     assert (proven["changed"], proven["nonce"]) == (False, fresh["nonce"]), "gated where it runs"
     assert serving.states()["gated"] == "ok"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from ddops.deploy.ready import APPEAR_S, FATAL_S, LOST_S, STRETCH, Waiter, fatal
 from ddops.deploy.stop import Stop
 from ddops.errors import DeadlineExceeded, GateFailed, HostKeyError, Interrupted, UnreachableError
 from ddops.events import Level, ListReporter
-from ddops.gates import Observation
+from ddops.gates import Job, Observation
 from ddops.gates.observation import Answer, Launch, Port
+from ddops.inventory.model import SlurmTable
 from ddops.layout import HostLayout, ServiceLayout
 from ddops.model import State
 
@@ -50,6 +52,7 @@ class Patience(Stop):
 @dataclass
 class Named:
     name: str = "box"
+    slurm: SlurmTable = field(default_factory=lambda: SlurmTable(queue_s=300))
 
 
 @dataclass
@@ -145,6 +148,46 @@ def test_an_engine_that_hangs_behind_a_fatal_line_is_given_up() -> None:
     with pytest.raises(GateFailed, match="hangs after a fatal line"):
         wait.ready()
     assert FATAL_S < clock.t < FATAL_S + 2
+
+
+def job(state: str, restarts: int = 0, **more: Any) -> Observation:
+    """A look at a service that is a scheduler's job."""
+    seen = look(engine=State.UP if state == "RUNNING" else State.DOWN, **more)
+    return replace(seen, job=Job(7, state, f"job 7 is {state}: Resources", restarts))
+
+
+def test_a_queue_takes_nothing_from_the_time_of_a_load() -> None:
+    looks = [
+        *[job("PENDING", nonce=None)] * 120,
+        *[job("RUNNING")] * 20,
+        job("RUNNING", status=200),
+    ]
+    wait, clock = waiter(iter(looks))
+    assert wait.ready().healthy
+    assert clock.t > 2 * BUDGET, "longer in the queue than a load may be silent"
+    assert isinstance(wait.report, ListReporter)
+    assert any("job 7 is PENDING: Resources" in e.message for e in wait.report.events)
+
+
+def test_a_queue_has_its_own_limit_and_its_reason_is_told() -> None:
+    wait, clock = waiter(forever(lambda _: job("PENDING", nonce=None)))
+    with pytest.raises(GateFailed, match="job 7 is PENDING: Resources, for 300 s"):
+        wait.ready()
+    assert 300 < clock.t < 303
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [(job("FAILED", nonce=None), "the engine ended while loading"),
+     (job("CANCELLED"), "the engine ended while loading"),
+     (job("PENDING", 1, nonce=None), "the node it was started on is lost"),
+     (job("RUNNING", 1), "the node it was started on is lost")],
+)  # fmt: skip
+def test_a_job_that_is_over_or_began_anew_is_told_at_once(seen: Observation, words: str) -> None:
+    wait, clock = waiter(iter([job("RUNNING"), seen]))
+    with pytest.raises(GateFailed, match=words):
+        wait.ready()
+    assert clock.t < 1
 
 
 def test_a_start_that_never_shows_is_given_up() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ddops.config import folders
 from ddops.config.folders import MARK, write_folder
 from ddops.errors import DdopsError, RefusedError
 
@@ -99,6 +100,12 @@ def _linked(target: Path) -> None:
     (target / "a.yaml").symlink_to("/etc/hostname")
 
 
+def _linked_folder(target: Path) -> None:
+    write_folder(target, FILES)
+    (target.parent / "real").mkdir()
+    (target / "more").symlink_to(target.parent / "real")
+
+
 def _is_a_link(target: Path) -> None:
     (target.parent / "real").mkdir()
     target.symlink_to(target.parent / "real")
@@ -123,8 +130,9 @@ def _mark(text: str) -> object:
 @pytest.mark.parametrize(
     "made",
     [
-        _foreign, _added, _edited, _linked, _is_a_link, _is_a_file, _folders, _mark(""),
-        _mark("[1"), _mark("[]"), _mark("[" * 100000), _mark('{"schema": "x", "files": {}}'),
+        _foreign, _added, _edited, _linked, _linked_folder, _is_a_link, _is_a_file, _folders,
+        _mark(""), _mark("[1"), _mark("[]"), _mark("[" * 100000),
+        _mark('{"schema": "x", "files": {}}'),
         _mark('{"schema": "ddops.rendered/1", "files": []}'), _mark("\x00\xff"),
     ],
 )  # fmt: skip
@@ -138,6 +146,14 @@ def test_what_is_not_its_own_is_left_alone(made: object, tmp_path: Path) -> None
     assert "is not written over" in caught.value.what
     assert caught.value.next
     assert {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_foreign_folder_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the root of everything."""
+    monkeypatch.setattr(Path, "rglob", lambda *_args: pytest.fail("looked into it"))
+    for folder in ("/", "/usr"):
+        with pytest.raises(RefusedError):
+            write_folder(Path(folder), FILES)
 
 
 def test_a_mark_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -171,6 +187,17 @@ def test_a_failure_on_the_way_leaves_the_old_one(
     assert hidden(tmp_path) == []
 
 
+def test_where_names_cannot_be_exchanged_it_takes_two_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_exchange", lambda *_names: False)
+    target = tmp_path / "out"
+    write_folder(target, FILES)
+    assert write_folder(target, {"c": "new"})
+    assert held(target) == {"c": "new"}
+    assert hidden(tmp_path) == []
+
+
 def test_a_rename_that_fails_puts_the_old_one_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,11 +211,17 @@ def test_a_rename_that_fails_puts_the_old_one_back(
             raise OSError(5, "Input/output error")
         return rename(self, to)
 
+    monkeypatch.setattr(folders, "_exchange", lambda *_names: False)
     monkeypatch.setattr(Path, "rename", once)
     with pytest.raises(DdopsError, match="input/output error"):
         write_folder(target, {"c": "new"})
     assert held(target) == FILES
     assert hidden(tmp_path) == []
+
+
+def test_names_that_are_not_there_cannot_be_exchanged(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        folders._exchange(tmp_path / "a", tmp_path / "b")
 
 
 def test_two_at_once_leave_one_of_them_whole(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from ddops.cli import status
-from ddops.cli.app import App
-from ddops.errors import DdopsError
+from ddops.cli.app import App, end_together, tell_errors
+from ddops.errors import DdopsError, PartialError
+from ddops.events import ListReporter
 from ddops.transport import FakeTransport, SshTarget
 
 
@@ -78,3 +79,25 @@ def test_status_keeps_no_connection(bad: bool) -> None:
     else:
         assert status._look(one) == {"a": 1}
     assert one.closed == 1
+
+
+def test_hosts_that_failed_alike_are_told_once_and_the_odd_one_last() -> None:
+    report = ListReporter()
+    errors: list[tuple[str, DdopsError]] = [
+        (f"h{n}", DdopsError(f"h{n}: not tried", next=f"ddops status h{n}")) for n in range(20)
+    ]
+    errors.insert(3, ("odd", DdopsError("odd: out of memory", why="the log of odd says so")))
+    tell_errors(errors, report)
+    told = [(e.host, e.message) for e in report.events]
+    many = "20 hosts (h0, h1, h2, h3, h4, h5, h6, h7 and 12 more)"
+    assert told[:2] == [(many, "not tried"), (many, "next: ddops status HOST")]
+    assert told[2:] == [("", "odd: out of memory"), ("odd", "why: the log of odd says so")]
+    with pytest.raises(PartialError, match=r"21 of 21 hosts failed: h0, .* and 13 more") as raised:
+        end_together(errors, report)
+    assert len(raised.value.what) < 120
+
+
+def test_a_few_hosts_are_told_one_by_one() -> None:
+    report = ListReporter()
+    tell_errors([(n, DdopsError(f"{n}: no")) for n in ("a", "ab", "b")], report)
+    assert [e.message for e in report.events] == ["a: no", "ab: no", "b: no"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ from ddops.inventory.merge import Inventory
 from ddops.inventory.model import Host, Origin, RouterTable, Service
 from ddops.inventory.router import Replica, Routed, routed
 from ddops.model import State
+from ddops.provision.build import Provision
+from ddops.transport import LocalTransport
 from tests.guards.source import ROOT
 
 HERE = Origin("project", Path("x.toml"))
@@ -412,6 +415,24 @@ def test_a_start_takes_up_what_is_kept_and_shows_no_key(
     assert first.api_key == "hunter2"
     assert len(key) == 64
     assert (tmp_path / "run/control.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_host_for_a_router_alone_gets_no_engine(tmp_path: Path) -> None:
+    there = host("a", engine_env="sim", supervisor="process", setup="none")
+
+    def steps(services: list[Service], routes: bool) -> set[str]:
+        made = Provision(
+            LocalTransport("a"), there, services, lambda n: ROOT / n, tmp_path / "w", routes
+        )
+        shutil.rmtree(tmp_path / "w", ignore_errors=True)
+        return {s.id for s in made.steps()}
+
+    alone, both = steps([], True), steps([service()], True)
+    assert {"router-inputs", "router-env"} <= alone & both
+    assert "env" in both
+    assert "env" not in alone
+    assert {"env"} <= steps([], False)
+    assert "router-env" not in steps([], False)
 
 
 def test_the_unit_of_a_router_leaves_only_the_hosts_own_names_open() -> None:

@@ -29,6 +29,7 @@ from tests.unit.test_gates import LAUNCH, WELL, but
 #: Scripts for hosts are not annotated.
 jobctl: Any = importlib.import_module("ddops.hostside.jobctl")
 jobstep: Any = importlib.import_module("ddops.hostside.jobstep")
+board: Any = importlib.import_module("ddops.hostside.board")
 guard: Any = importlib.import_module("ddops.hostside.guard")
 HERE = Origin("project", Path("inventory/x.toml"))
 LAYOUT = HostLayout("/shared/ddops")
@@ -234,7 +235,7 @@ def test_words_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert known.status()["why"] == "job 7 is PENDING: Resources"
     assert jobctl.words(None) == "Slurm knows no job of it"
     failed = jobctl.job_of(raw(job_state="FAILED", exit_code=256, restart_cnt=1))
-    assert jobctl.words(failed) == "job 7 is FAILED, exit status 1, requeued 1 times"
+    assert jobctl.words(failed) == "job 7 is FAILED, exit status 1, requeued once"
 
 
 @pytest.mark.parametrize("text", ["", "no cluster", "[]", '{"jobs": 3}', '{"errors": []}', "\x00"])
@@ -271,6 +272,28 @@ def test_a_job_that_waits_is_down_with_its_reason(
 def test_a_second_submission_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = jobs(tmp_path, monkeypatch, raw(job_state="PENDING"))
     assert known.submit() == {"state": "PENDING", "job": 7, "started": False}
+
+
+LOOK = {"http_s": 0, "log_bytes": 100}
+
+
+def test_a_look_at_a_host_asks_slurm_for_a_job_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = jobs(tmp_path, monkeypatch, raw(job_state="PENDING", state_reason="Priority", nodes=""))
+    service = Path(known.dir)
+    (service / "run").mkdir(parents=True)
+    (tmp_path / "s" / "hostside").symlink_to(ROOT / "ddops" / "hostside")
+    plain = board.service(str(service), 1, LOOK)
+    assert plain["engine"]["why"] == "never launched here"
+    (service / "run" / "engine").write_text("slurm")
+    seen = board.service(str(service), 1, LOOK)
+    assert seen["engine"]["why"] == "job 7 is PENDING: Priority"
+    assert seen["committed"] is None
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\necho no >&2; exit 1\n")
+    lost = board.service(str(service), 1, LOOK)
+    assert lost["engine"]["state"] == "unknown", "no answer of Slurm's is no word on the engine"
+    assert "squeue --json does not answer: no" in lost["engine"]["why"]
 
 
 # ---- on the node
