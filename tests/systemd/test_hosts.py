@@ -87,6 +87,7 @@ def test_an_environment_is_built_from_the_wheelhouse_alone(booted: BootedProject
     spec: dict[str, object] = {
         "dir": f"{folder}/env", "digest": "d", "torch": None, "lock": f"{folder}/engine.lock",
         "dists": [], "trees": [], "find_links": WHEELHOUSE, "index": None,
+        "torch_build": None,
     }  # fmt: skip
     words = ["python3", "-c", source("build_env"), json.dumps(spec)]
     assert json.loads(booted.sh("lab2", *words))["built"] is True
