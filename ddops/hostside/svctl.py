@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,7 @@ class Control:
         seen = os.lstat(folder)
         if seen.st_uid != os.getuid() or seen.st_mode & 0o077 or os.path.islink(folder):
             return {"daemon": "down", "error": "%s is not ours alone" % folder}
+        self.end_lost()
         if os.path.exists(self.socket):
             os.unlink(self.socket)  # nobody answers there: left by a daemon that was killed
         env = {**os.environ, "PYTHONPATH": os.path.join(self.dir, "lib")}
@@ -79,6 +81,23 @@ class Control:
         if api is None:
             return {"daemon": "down", "error": "supervisord does not answer on its socket"}
         return {"daemon": "up", "started": True, "pid": api.supervisor.getPID()}
+
+    def end_lost(self):
+        """End a daemon of ours whose socket went, with its folder or without.
+
+        Nobody can reach it any more, and it would start its programs again beside the next one's:
+        two guards that end each other's engine. KILL, since TERM would take the engines along.
+        """
+        guard = importlib.import_module("guard")  # lies beside this file
+        want = [b"supervisor.supervisord", b"-c", os.fsencode(self.conf)]
+        for pid in guard.pids():
+            try:
+                with open("/proc/%d/cmdline" % pid, "rb") as f:
+                    ours = f.read().split(b"\0")[-4:-1] == want
+                if ours and os.stat("/proc/%d" % pid).st_uid == os.getuid():
+                    guard.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue  # gone
 
     def connect(self):
         if not os.path.exists(self.socket):

@@ -318,3 +318,8 @@ def test_an_engine_that_outlived_its_files_is_named_and_left_to_the_user(
         os.kill(pid, signal.SIGKILL)
     lab.ok("restore", row["id"], "--to", "lab1")
     assert host.serves() == row["release"]
+    # The daemon that lost its files would have started the engine a second time.
+    conf = f"{host.layout.state}/supervisor/supervisord.conf"
+    words = ["pgrep", "-f", f"supervisor.supervisord -c {conf}"]
+    found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert len(found) == 1
