@@ -62,7 +62,7 @@ def test_down_leaves_nothing_behind(project: Project) -> None:
     before = machine(project)
     project.ok("lab", "up", "--engine", "sim", "--hosts", "2")
     during = machine(project)
-    assert len(sshds(project)) == 3, "two hosts and the backup place"
+    until(lambda: len(sshds(project)) == 3, what="two hosts and the backup place")
     assert during["processes"] != before["processes"]  # the comparison can see something
     project.ok("provision", "lab1")
     project.ok("deploy", "lab1")
