@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -75,6 +76,17 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+_SPEAKING: tuple[tuple[list[str], dict[str, Any], str], ...] = (
+    (["-v", "--verbose"], {"count": True}, "Say more; twice: tracebacks too."),
+    (["-q", "--quiet"], {"is_flag": True}, "Say only warnings and errors."),
+)
+
+
+def _speak(ctx: click.Context, param: click.Parameter, value: int) -> None:
+    if value:
+        ctx.obj.speak(**{str(param.name): True})
+
+
 def _with_verbosity(command: click.Command) -> click.Command:
     """People type -v and -q where they are: behind the command as well as before it."""
     if isinstance(command, click.Group):
@@ -82,34 +94,10 @@ def _with_verbosity(command: click.Command) -> click.Command:
             _with_verbosity(child)
         return command
 
-    def louder(ctx: click.Context, _param: click.Parameter, value: int) -> None:
-        if value:
-            ctx.obj.speak(verbose=True)
-
-    def quieter(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-        if value:
-            ctx.obj.speak(quiet=True)
-
-    if not any("-v" in p.opts for p in command.params):
-        command.params.append(
-            click.Option(
-                ["-v", "--verbose"],
-                count=True,
-                expose_value=False,
-                callback=louder,
-                help="Say more; twice: tracebacks too.",
-            )
-        )
-    if not any("-q" in p.opts for p in command.params):
-        command.params.append(
-            click.Option(
-                ["-q", "--quiet"],
-                is_flag=True,
-                expose_value=False,
-                callback=quieter,
-                help="Say only warnings and errors.",
-            )
-        )
+    for flags, how, text in _SPEAKING:
+        if not any(flags[0] in p.opts for p in command.params):
+            option = click.Option(flags, expose_value=False, callback=_speak, help=text, **how)
+            command.params.append(option)
     return command
 
 
