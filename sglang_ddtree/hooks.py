@@ -70,6 +70,14 @@ def commit_states(
         original(target_worker, *args, **kwargs)
 
 
+def relays_hidden_states(original: Callable[[], bool]) -> bool:
+    """No: a step's hidden states end in the drafter's cache. SGLang asks by name, not by family,
+    and would carry tensors of no columns from step to step."""
+    from sglang.srt.runtime_context import get_spec
+
+    return get_spec().speculative_algorithm != ALGORITHM and original()
+
+
 HOOKS: tuple[tuple[str, Callable[..., Any]], ...] = (
     (
         "sglang.srt.model_executor.model_runner.ModelRunner._decode_cuda_graph_runner_cls",
@@ -81,6 +89,7 @@ HOOKS: tuple[tuple[str, Callable[..., Any]], ...] = (
         "sglang.srt.speculative.eagle_worker_common.commit_mamba_states_after_verify",
         commit_states,
     ),
+    ("sglang.srt.speculative.spec_utils.spec_need_hidden_states", relays_hidden_states),
 )
 
 

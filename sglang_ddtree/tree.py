@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from sglang_ddtree import tree_torch
-from sglang_ddtree.tree_types import TreeBatch, Walk
+from sglang_ddtree.tree_types import Room, TreeBatch, Walk
 
 __all__ = [
+    "Room",
     "TreeBatch",
     "Walk",
     "build_tree",
@@ -28,6 +29,7 @@ def build_tree(
     budget: int,
     width: int,
     mask_tail: Tensor | None = None,
+    room: Room | None = None,
 ) -> TreeBatch:
     """Best-first trees of at most `budget` drafted nodes in rows of `width` nodes.
 
@@ -35,18 +37,19 @@ def build_tree(
     positions after the root; prefix_lens [bs], tokens before the root. Candidates of one position
     that repeat a token are dropped but for the most probable one: siblings must be distinct, or the
     sampler is no longer exact. `mask_tail`, a flat bool or uint8 tensor in the layout of
-    `tail_rows`, receives the masks too. No value is read back to the host.
+    `tail_rows`, receives the masks too. The trees lie in `room`, at the same place each time, or in
+    new memory. No value is read back to the host.
     """
     _check_shapes(root_tokens, topk_ids, topk_logprobs, prefix_lens, budget, width)
     given = (root_tokens, topk_ids, topk_logprobs, prefix_lens, budget, width)
     if topk_ids.is_cuda:
         from sglang_ddtree import tree_kernels  # Triton is there on CUDA only
 
-        return tree_kernels.search(*given, tail=mask_tail)
+        return tree_kernels.search(*given, tail=mask_tail, room=room)
     tree = tree_torch.search(*given)
     if mask_tail is not None:
         write_mask_tail(tree, prefix_lens, mask_tail)
-    return tree
+    return tree if room is None else room.put(tree)
 
 
 def tail_rows(prefix_lens: Tensor, width: int) -> Tensor:

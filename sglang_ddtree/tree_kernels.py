@@ -11,13 +11,12 @@ Works under TRITON_INTERPRET=1. Imported on CUDA only: a CPU engine has no Trito
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from sglang_ddtree.tree_torch import WORST
-from sglang_ddtree.tree_types import TreeBatch
+from sglang_ddtree.tree_types import Room, TreeBatch
 
 #: Ancestors are one bit a node in two int64 words.
 MAX_WIDTH = 128
@@ -205,29 +204,29 @@ def search(
     budget: int,
     width: int,
     tail: Tensor | None = None,
+    room: Room | None = None,
 ) -> TreeBatch:
-    """`tree_torch.search` in one launch; `tail` is the flat mask written into, bool or uint8."""
+    """`tree_torch.search` in one launch; `tail` is the flat mask written into, bool or uint8.
+
+    What is returned lies in `room`, which a captured graph keeps, or in new memory.
+    """
     if width > MAX_WIDTH:
         raise ValueError(f"the tree kernel holds at most {MAX_WIDTH} nodes, got a width of {width}")
     bs, depth_max, k = topk_ids.shape
-    device = topk_ids.device
-    nodes = torch.empty((6, bs, width), dtype=torch.int64, device=device).unbind(0)
-    mask = torch.empty((bs, width, width), dtype=torch.bool, device=device)
-    active = torch.empty((bs,), dtype=torch.int64, device=device)
-    sorted_cost = torch.empty((bs, depth_max, k), dtype=torch.float32, device=device)
-    sorted_id = torch.empty((bs, depth_max, k), dtype=torch.int64, device=device)
+    if room is None:
+        room = Room.of(bs, depth_max, k, width, topk_ids.device)
     if bs:
         _build[(bs,)](
             root_tokens.contiguous(),
             topk_ids.contiguous(),
             topk_logprobs.contiguous(),
             prefix_lens.contiguous(),
-            sorted_cost,
-            sorted_id,
-            *nodes,
-            mask,
-            active,
-            mask if tail is None else tail,
+            room.cost,
+            room.ident,
+            *room.nodes.unbind(0),
+            room.mask,
+            room.active,
+            room.mask if tail is None else tail,
             depth_max,
             k,
             width,
@@ -239,15 +238,4 @@ def search(
             TAIL=tail is not None,
             num_warps=1,
         )
-    tokens, parents, depths, positions, next_token, next_sibling = nodes
-    return TreeBatch(
-        tokens=tokens,
-        parents=parents,
-        depths=depths,
-        positions=positions,
-        next_token=next_token,
-        next_sibling=next_sibling,
-        mask=mask,
-        active=active,
-        max_depth=min(depth_max, budget),
-    )
+    return room.trees(bs, min(depth_max, budget))

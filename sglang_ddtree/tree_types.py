@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -31,6 +32,55 @@ class TreeBatch:
     @property
     def width(self) -> int:
         return int(self.tokens.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where a builder writes: the trees of up to `bs` requests, and their sorted candidates."""
+
+    nodes: Tensor  #: [6, bs, Q] int64; tokens, parents, depths, positions, next_token, next_sibling
+    mask: Tensor  #: [bs, Q, Q] bool
+    active: Tensor  #: [bs] int64
+    cost: Tensor  #: [bs, D, K] float32
+    ident: Tensor  #: [bs, D, K] int64
+
+    @classmethod
+    def of(cls, bs: int, depth_max: int, k: int, width: int, device: torch.device) -> Room:
+        def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        return cls(
+            nodes=empty(6, bs, width),
+            mask=empty(bs, width, width, dtype=torch.bool),
+            active=empty(bs),
+            cost=empty(bs, depth_max, k, dtype=torch.float32),
+            ident=empty(bs, depth_max, k),
+        )
+
+    def put(self, tree: TreeBatch) -> TreeBatch:
+        """A copy of `tree` that lies here."""
+        kept = self.trees(tree.tokens.shape[0], tree.max_depth)
+        for name in ("tokens", "parents", "depths", "positions", "next_token", "next_sibling",
+                     "mask", "active"):  # fmt: skip
+            getattr(kept, name).copy_(getattr(tree, name))
+        return kept
+
+    def trees(self, bs: int, max_depth: int) -> TreeBatch:
+        """The first `bs` trees, as views."""
+        tokens, parents, depths, positions, next_token, next_sibling = (
+            plane[:bs] for plane in self.nodes.unbind(0)
+        )
+        return TreeBatch(
+            tokens=tokens,
+            parents=parents,
+            depths=depths,
+            positions=positions,
+            next_token=next_token,
+            next_sibling=next_sibling,
+            mask=self.mask[:bs],
+            active=self.active[:bs],
+            max_depth=max_depth,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,13 @@ from torch import Tensor
 
 from sglang_ddtree import cpu_sampling
 from sglang_ddtree.args import DDTreeConfigError, tree_config
-from sglang_ddtree.commit import Accepted, accepted, move
+from sglang_ddtree.commit import TreePath, accepted, move
+from sglang_ddtree.commit_graph import CommitGraphs
+from sglang_ddtree.draft_graph import TreeSampler, mask_in_graph
 from sglang_ddtree.hooks import assert_applied, stateless
 from sglang_ddtree.metrics import StepLog
-from sglang_ddtree.topk_head import CandidateSampler, candidates, drafted_rows
-from sglang_ddtree.tree import build_tree
+from sglang_ddtree.topk_head import candidates, drafted_rows
+from sglang_ddtree.tree import TreeBatch, build_tree
 from sglang_ddtree.verify import BRANCHING, full_mask, mask_of, verify_input
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         self._plan_stream, self._plan_stream_ctx = get_plan_stream(self.device)
         self._fill_prefix = bool(get_exec().deterministic.enable_deterministic_inference)
         self._mask_blocks: Tensor | None = None
+        self._commits: CommitGraphs | None = None
         self.steps = StepLog.from_environ(os.environ, self.tree)
         if torch.device(self.device).type == "cpu":
             cpu_sampling.install()
@@ -95,6 +98,34 @@ class DDTreeWorkerV2(DFlashWorkerV2):
     def init_cuda_graphs(self) -> None:
         with self._drafter_scope():
             super().init_cuda_graphs()
+        if self._draft_sampler is not None:  # its graphs were captured, so this may be too
+            self._commits = self._captured_commits()
+
+    def _captured_commits(self) -> CommitGraphs:
+        """The end of a step for each batch size that has graphs."""
+
+        def kept() -> list[Tensor]:
+            # SGLang's helper replaces its workspace when a prefill needs a larger one.
+            helper = self._fused_kv_helper
+            held = (
+                [] if helper is None else [*vars(helper).values(), helper.rotary_emb.cos_sin_cache]
+            )
+            return [value for value in held if isinstance(value, Tensor)]
+
+        return CommitGraphs(
+            self._commit,
+            kept,
+            sizes=get_exec().graph.cuda_graph_config.decode.bs,
+            front=self.tree.depth + 1,
+            features=self._target_features(),
+            dtype=self.target_worker.model_runner.dtype,
+            device=torch.device(self.device),
+        )
+
+    def _target_features(self) -> int:
+        """Columns of the hidden states that the target hands to the drafter."""
+        fc = self.draft_model.fc
+        return int(fc.input_size if self.draft_model.quantizable else fc.in_features)
 
     def prewarm_sampling(self) -> Any:
         return BaseSpecWorker.prewarm_sampling(self)
@@ -105,17 +136,18 @@ class DDTreeWorkerV2(DFlashWorkerV2):
     def _validate_phase1_sampling_support(self, batch: Any) -> None:
         """Sampling is exact here; DFLASH's warning about its own fallback does not apply."""
 
-    def _maybe_build_draft_sampler(self) -> CandidateSampler | None:
-        head = unwrap_lora_layer(getattr(self.target_worker.model_runner.model, "lm_head", None))
+    def _maybe_build_draft_sampler(self) -> TreeSampler | None:
+        target = self.target_worker.model_runner
+        head = unwrap_lora_layer(getattr(target.model, "lm_head", None))
         if head is None or not hasattr(head, "org_vocab_size"):
             return None
-        return CandidateSampler(
-            head,
-            block=self.tree.block,
-            topk=self.tree.topk,
-            max_bs=max(get_exec().graph.cuda_graph_config.decode.bs),
-            device=self.device,
-        )
+        max_bs = max(get_exec().graph.cuda_graph_config.decode.bs)
+        sampler = TreeSampler(
+            head, self.tree, max_bs=max_bs, device=self.device,
+            mask=mask_in_graph(target.attn_backend, max_bs),
+        )  # fmt: skip
+        self.draft_model_runner.capture_head_hooks.append(sampler.begin)
+        return sampler
 
     def forward_batch_generation(
         self,
@@ -138,15 +170,10 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         self, batch: Any, draft_input: Any, on_publish: Any, grammar_barrier: Any
     ) -> GenerationBatchResult:
         batch.seq_lens.record_stream(torch.get_device_module(self.device).current_stream())
-        prefix_lens = batch.seq_lens
         plan, block_ids, positions = self._window(batch, draft_input)
-        ids, logprobs = self._draft(batch, draft_input, plan, block_ids, positions)
         backend = self.target_worker.model_runner.attn_backend
         flat = full_mask(batch, backend, self.tree.width, fill_prefix=self._fill_prefix)
-        tree = build_tree(
-            draft_input.bonus_tokens.view(-1), ids, logprobs, prefix_lens,
-            budget=self.tree.budget, width=self.tree.width, mask_tail=flat,
-        )  # fmt: skip
+        tree = self._draft(batch, draft_input, plan, block_ids, positions, flat)
         batch.spec_info = verify_input(tree, mask_of(tree, flat, backend), plan)
         result = run_eagle_verify(
             batch,
@@ -162,16 +189,10 @@ class DDTreeWorkerV2(DFlashWorkerV2):
             finalize_tree_path=False,  # done here, in few launches
             grammar_barrier=grammar_barrier,
         )
-        path = accepted(
-            result.accept_index, result.next_token_ids, plan.write_virtual,
-            self._draft_write_ids(plan), positions,
-        )  # fmt: skip
-        move(path, self.model_runner.token_to_kv_pool_allocator)
-        result.next_token_ids = path.tokens
+        self._finish(result, plan, positions)
         if on_publish is not None:
             on_publish(result.new_seq_lens)
         self.steps.record(tree, result)
-        self._commit_to_drafter(result, path)
         result.next_draft_input = make_draft_input_v2(
             bonus_tokens=result.next_draft_input.bonus_tokens, new_seq_lens=result.new_seq_lens
         )
@@ -208,9 +229,15 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         return self._mask_blocks[:bs]
 
     def _draft(
-        self, batch: Any, draft_input: Any, plan: Any, block_ids: Tensor, positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Candidates of the positions after the current token, [bs, block - 1, topk]."""
+        self,
+        batch: Any,
+        draft_input: Any,
+        plan: Any,
+        block_ids: Tensor,
+        positions: Tensor,
+        flat: Tensor | None,
+    ) -> TreeBatch:
+        """One pass of the drafter, and the trees of what it found, written into `flat` too."""
         bs, block = block_ids.shape
         forward_batch = self._draft_batch(batch, draft_input, block_ids, positions)
         translator = self.draft_model_runner.kv_index_translator
@@ -221,9 +248,13 @@ class DDTreeWorkerV2(DFlashWorkerV2):
             draft_tp_context(self.draft_parallel_layout),
         ):
             out = self.draft_model_runner.forward(forward_batch)
-            if self._draft_sampler is not None and out.can_run_graph:
-                ids, logprobs = self._draft_sampler.result(bs)
-                return ids, logprobs
+            sampler: TreeSampler | None = self._draft_sampler
+            if sampler is not None and out.can_run_graph:
+                if flat is not sampler.mask:
+                    raise RuntimeError(
+                        "DDTREE: the target's mask is not the one that the drafter's graph writes"
+                    )
+                return sampler.trees(bs)
             hidden = out.logits_output.hidden_states
             if hidden is None:
                 raise RuntimeError("DDTREE: the drafter returned no hidden states")
@@ -231,7 +262,10 @@ class DDTreeWorkerV2(DFlashWorkerV2):
                 drafted_rows(hidden[: bs * block], block), self._lm_head(), self.tree.topk
             )
         shape = (bs, block - 1, self.tree.topk)
-        return ids.view(shape), logprobs.view(shape)
+        return build_tree(
+            draft_input.bonus_tokens.view(-1), ids.view(shape), logprobs.view(shape),
+            batch.seq_lens, budget=self.tree.budget, width=self.tree.width, mask_tail=flat,
+        )  # fmt: skip
 
     def _draft_batch(
         self, batch: Any, draft_input: Any, block_ids: Tensor, positions: Tensor
@@ -277,20 +311,36 @@ class DDTreeWorkerV2(DFlashWorkerV2):
     def _lm_head(self) -> Any:
         return unwrap_lora_layer(self.target_worker.model_runner.model.lm_head)
 
-    def _commit_to_drafter(self, result: GenerationBatchResult, path: Accepted) -> None:
-        """The accepted path's hidden states become the drafter's context.
+    def _finish(self, result: GenerationBatchResult, plan: Any, positions: Tensor) -> None:
+        """Move the accepted path to the front, in the target's cache and in the drafter's.
 
-        They are read in this step: all graph sizes share one buffer, which the next pass of the
-        target overwrites.
+        The hidden states are read in this step: all graph sizes share one buffer, which the next
+        pass of the target overwrites.
         """
         hidden = result.logits_output.hidden_states
         if hidden is None:
             raise RuntimeError("DDTREE: the target returned no hidden states")
+        captured = None if self._commits is None else self._commits.of(len(positions))
+        found = accepted(
+            result.accept_index, result.next_token_ids, plan.write_virtual,
+            self._draft_write_ids(plan), positions, result.accept_lens,
+            room=None if captured is None else captured.path,
+        )  # fmt: skip
+        if captured is None:
+            self._commit(found.path, hidden.index_select(0, found.path.rows))
+        else:
+            torch.index_select(hidden, 0, captured.path.rows, out=captured.hidden)
+            captured.graph.replay()
+        result.next_token_ids = found.tokens
+        result.logits_output.hidden_states = None
+
+    def _commit(self, path: TreePath, hidden: Tensor) -> None:
+        """The target's keys and values of a path; its hidden states [bs * F, H] to the drafter."""
+        move(path, self.model_runner.token_to_kv_pool_allocator)
         self._append_target_hidden_to_draft_kv_by_loc(
-            target_hidden=hidden.index_select(0, path.rows),
-            cache_loc=path.draft_slots.view(-1),
+            target_hidden=hidden,
+            cache_loc=path.places[3],
             cache_loc_2d=path.draft_slots,
             positions=path.positions,
-            commit_lens=result.accept_lens,
+            commit_lens=path.lens,
         )
-        result.logits_output.hidden_states = None

@@ -25,6 +25,8 @@ WAITS = (
     "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
 )  # fmt: skip
 FUNCTIONS = 70
+#: The plugin's own kernels: the tree, and the accepted path.
+OWN = ("_build", "_accepted")
 
 
 def profiled(
@@ -94,6 +96,7 @@ def summary(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
             visits[name] += 1
     copies: Counter[str] = Counter()
     kernels, busy = 0, 0.0
+    own: dict[str, float] = defaultdict(float)
     for event in whole:
         if event.get("args", {}).get("correlation", -2) not in asked:
             continue
@@ -102,6 +105,8 @@ def summary(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         if event.get("cat") == "kernel":
             kernels += 1
             busy += event["dur"]
+            if event["name"] in OWN:
+                own[event["name"]] += event["dur"]
     count = len(spans)
     top = sorted(functions, key=lambda n: -functions[n])[:FUNCTIONS]
     gaps = [b - a for a, b in itertools.pairwise(begins)]
@@ -111,6 +116,7 @@ def summary(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "us_between_steps": round(statistics.median(gaps), 1),
         "kernels_per_step": round(kernels / count, 1),
         "kernel_us_per_step": round(busy / count, 1),
+        "own_kernels_us_per_step": {n: round(own[n] / count, 2) for n in sorted(own)},
         "waits_in_step": dict(waits),
         "waits_between_steps": dict(outside),
         "copies_in_step": {n: round(c / count, 2) for n, c in copies.most_common()},

@@ -8,8 +8,9 @@ from hypothesis import assume, settings
 from hypothesis import given as when
 
 from sglang_ddtree import tree_kernels, tree_ref, tree_torch
-from sglang_ddtree.tree import tail_rows
+from sglang_ddtree.tree import build_tree, tail_rows
 from sglang_ddtree.tree_ref import Ranks
+from sglang_ddtree.tree_types import Room
 from tests.ddtree.candidates import Given, givens, make, named
 
 
@@ -83,6 +84,27 @@ def test_the_kernel_is_the_search_bit_for_bit(kind: str, budget: int, topk: int,
     untouched = torch.ones_like(tail, dtype=torch.bool)
     untouched[cells.flatten()] = False
     assert bool((tail[untouched] == 7).all()), "prefix cells were written"
+
+
+@pytest.mark.parametrize("search", [tree_kernels.search, "torch"])
+def test_trees_in_a_room_lie_where_they_lay_before(search: object) -> None:
+    """A captured graph writes them at one place, for batches of up to its size."""
+    room = Room.of(5, 7, 4, 9, torch.device("cpu"))
+    for plane in (room.nodes, room.mask, room.active, room.cost, room.ident):
+        plane.fill_(7)
+    for seed, bs in ((1, 3), (2, 5), (3, 1)):
+        given = make(seed, bs, 7, 4, 8)
+        wanted = tree_torch.search(*given.tensors, 8, 9)
+        if callable(search):
+            got = search(*given.tensors, 8, 9, room=room)
+        else:
+            got = build_tree(*given.tensors, budget=8, width=9, room=room)
+        assert got.tokens.data_ptr() == room.nodes.data_ptr()
+        later = room.trees(bs, got.max_depth)
+        for field in ("tokens", "parents", "depths", "positions", "next_token", "next_sibling",
+                      "mask", "active"):  # fmt: skip
+            assert torch.equal(getattr(got, field), getattr(wanted, field)), field
+            assert getattr(later, field).data_ptr() == getattr(got, field).data_ptr()
 
 
 def test_an_empty_batch_is_an_empty_tree() -> None:

@@ -23,8 +23,18 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_utils import resolve_num_tokens_per_req
 from torch import Tensor
 
-from sglang_ddtree import algo, compat, cpu_sampling, graph_runner, metrics, plugin, verify
+from sglang_ddtree import (
+    algo,
+    compat,
+    cpu_sampling,
+    draft_graph,
+    graph_runner,
+    metrics,
+    plugin,
+    verify,
+)
 from sglang_ddtree import tree as tree_module
+from sglang_ddtree.args import TreeConfig
 from sglang_ddtree.graph_runner import DDTreeDecodeCudaGraphRunner
 from sglang_ddtree.tree import build_tree
 from sglang_ddtree.tree_types import TreeBatch
@@ -323,6 +333,59 @@ def test_the_verify_input_is_the_tree(tree: TreeBatch) -> None:
     wanted = torch.tensor(PREFIXES).view(-1, 1) + tree.depths
     assert torch.equal(one.positions.view(3, WIDTH), wanted)
     assert torch.equal(one.retrieve_index.view(-1), torch.arange(3 * WIDTH))
+
+
+def test_the_drafters_graph_ends_in_the_tree_of_its_candidates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is captured: hidden states in, trees and the target's mask out, always at one place."""
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn((97, 16), generator=generator)
+
+    def candidates(hidden: Tensor, head: Tensor, topk: int) -> tuple[Tensor, Tensor]:
+        best = (hidden @ head.T).log_softmax(-1).topk(topk)
+        return best.indices, best.values
+
+    monkeypatch.setattr(draft_graph, "candidates", candidates)
+    numbers = TreeConfig(budget=BUDGET, topk=TOPK, block=BLOCK, width=WIDTH)
+    rows = sum(WIDTH * (prefix + WIDTH) for prefix in (*PREFIXES, 1))
+    backend = backend_with(owns(rows, most=4))
+    mask = draft_graph.mask_in_graph(backend, 4)
+    assert mask is backend.verify_mask.buffer
+    assert draft_graph.mask_in_graph(backend, 5) is None
+    assert draft_graph.mask_in_graph(backend_with(None), 1) is None
+    sampler = draft_graph.TreeSampler(weight, numbers, max_bs=4, device="cpu", mask=mask)
+    hidden = torch.randn((4 * BLOCK, 16), generator=generator)
+    roots = torch.tensor([11, 12, 13, 0])
+    ids = torch.full((4, BLOCK), 96).index_copy_(1, torch.tensor([0]), roots.view(4, 1))
+    with pytest.raises(RuntimeError, match="without prefix lengths"):
+        sampler(hidden, ids.flatten())
+    # A batch of three in a graph of four: the last one fills up, at the engine's length of 1.
+    prefixes = torch.tensor([*PREFIXES, 1])
+    sampler.begin(None, SimpleNamespace(seq_lens=prefixes))
+    sampler(hidden, ids.flatten())
+    tokens, best = candidates(hidden.view(4, BLOCK, 16)[:3, 1:], weight, TOPK)
+    flat = torch.zeros(rows, dtype=torch.uint8)
+    wanted = build_tree(
+        roots[:3], tokens, best, prefixes[:3], budget=BUDGET, width=WIDTH, mask_tail=flat
+    )
+    found = sampler.trees(3)
+    assert found.max_depth == wanted.max_depth
+    for name in ("tokens", "parents", "positions", "next_token", "next_sibling", "mask"):
+        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+    real = sum(WIDTH * (prefix + WIDTH) for prefix in PREFIXES)
+    assert torch.equal(mask[:real], flat[:real])
+
+
+@pytest.mark.parametrize(("algorithm", "carried"), [("DDTREE", False), ("EAGLE", True)])
+def test_no_hidden_states_are_carried_from_step_to_step(
+    algorithm: str, carried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bag = SimpleNamespace(speculative_algorithm=algorithm, enable_multi_layer_eagle=False)
+    for module in ("speculative.spec_utils", "runtime_context"):
+        monkeypatch.setattr(f"sglang.srt.{module}.get_spec", lambda: bag)
+    needs = _hooked("sglang.srt.speculative.spec_utils", "spec_need_hidden_states")
+    assert needs() is carried
 
 
 @pytest.mark.parametrize("seed", range(5))
