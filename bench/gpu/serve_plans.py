@@ -315,7 +315,7 @@ def steps(visit: Any, folder: Path) -> None:
     where = None if visit.cpu else visit.part("widen", 100, lambda: str(widened(visit, models)))
     wide = list(specs(Path(where), "wide", (7,)).values())[1:] if where else []
     visit.fleet.start(*wide)
-    names = visit.ready(*(s.name for s in (*pair, *wide)), by=visit.now + 120, vital=False)
+    names = visit.ready(*(s.name for s in (*pair, *wide)), by=visit.now + 120)
     if "pair-ar" in names:
         visit.part("reference", 40, lambda: _kept(
             visit, proofs.reference(visit.fleet["pair-ar"], prompts[:48], 96, 8)))  # fmt: skip
