@@ -224,7 +224,7 @@ def _sampling(visit: Any, names: list[str], prompts: list[list[int]], tokens: in
 
 
 def second(visit: Any, folder: Path) -> None:
-    """The bugs put back, pages, overlap off, float32, other budgets."""
+    """The bugs put back, pages, overlap off, other budgets, float32, two servers' samples."""
     models = models_of(visit, folder)
     prompts = prompts_of(folder)
     tree = Spec("x", models, "DDTREE", budget=8)
@@ -236,10 +236,11 @@ def second(visit: Any, folder: Path) -> None:
         replace(tree, name="chunked", flags=("--chunked-prefill-size", "32")),
         *(replace(tree, name=f"budget{b}", budget=b) for b in (1, 32, 47)),
     ]
+    trees = [replace(tree, name=f"tree{b}", budget=b) for b in (8, 15)]
     floats = float_specs(models)
     put_back = bugs(models)
     visit.part("gpu", 20, lambda: _gpu(visit))
-    visit.fleet.start(plain, *put_back, *others, *floats)
+    visit.fleet.start(plain, *put_back, *others, *floats, *trees)
     tokens = 96
     names = visit.ready("plain", *(s.name for s in put_back), by=200, vital=False)
     fleet = visit.fleet
@@ -258,6 +259,8 @@ def second(visit: Any, folder: Path) -> None:
         visit.part(name, 25, lambda n=name: proofs.pages(fleet[n], wanted, prompts[:48], tokens))
     ready = visit.ready(*(s.name for s in floats), by=visit.now + 60, vital=False)
     _floats(visit, ready, prompts[:48], tokens)
+    ready = visit.ready(*(s.name for s in trees), by=visit.now + 20, vital=False)
+    _triples(visit, "plain", ["plain", *ready], prompts)
 
 
 def third(visit: Any, folder: Path) -> None:
@@ -272,7 +275,8 @@ def third(visit: Any, folder: Path) -> None:
     _floats(visit, ready, prompts[:48], 96)
     visit.fleet.end_all({s.name for s in floats})  # they compute no more while others are measured
     names = visit.ready(*(s.name for s in pair), by=visit.now + 40, vital=False)
-    _triples(visit, names, prompts)
+    if "pair-ar" in names:
+        _triples(visit, "pair-ar", names, prompts)
     _tables(visit, names, "pair", prompts, 128)
 
 
@@ -280,11 +284,9 @@ def third(visit: Any, folder: Path) -> None:
 TRIPLES, LOOKED_AT = 2048, 24
 
 
-def _triples(visit: Any, names: list[str], prompts: list[list[int]]) -> None:
+def _triples(visit: Any, reference: str, names: list[str], prompts: list[list[int]]) -> None:
     """First three tokens of each server against the plain one's, where the plain one's vary."""
-    if "pair-ar" not in names:
-        return
-    plain = visit.fleet["pair-ar"]
+    plain = visit.fleet[reference]
 
     def varied() -> list[int]:
         seen = {n: len(proofs.joint(plain, prompts[n], 1.0, 128)) for n in range(LOOKED_AT)}

@@ -4,7 +4,7 @@
 #   bench/gpu/visit.sh kernels     tree kernel and sampler against the oracles, timings, no sync
 #   bench/gpu/visit.sh train       train the pair; put its pair.tar and prompts.json in .gpu/ for the rest
 #   bench/gpu/visit.sh first       DDTREE on the engine: proofs with graphs, step times, throughput, kernels
-#   bench/gpu/visit.sh second      the bugs put back, pages, overlap off, float32, other budgets (5 minutes)
+#   bench/gpu/visit.sh second     the bugs put back, pages, overlap off, other budgets, float32, two samples (7 minutes)
 #   bench/gpu/visit.sh third       float32, two servers' samples of one law, throughput of the pair in turns (9 minutes)
 #   bench/gpu/visit.sh steps       step times and profiles of a whole step, DFLASH beside DDTREE (4 minutes)
 # Each part finishes in less than 10 minutes on one H200. README.md beside this file says what travels.
