@@ -351,6 +351,33 @@ def steps(visit: Any, folder: Path) -> None:
             )  # fmt: skip
 
 
+def two(visit: Any, folder: Path) -> None:
+    """Two GPUs, tensor parallelism: greedy answers, and the same trees on both ranks."""
+    models = models_of(visit, folder)
+    prompts = prompts_of(folder)[:48]
+    # The kernel package that travels has no all-reduce of its own for this torch.
+    both = () if visit.cpu else ("--tp-size", "2", "--disable-custom-all-reduce")
+    named = list(specs(models, "tp2", (8,)).values())
+    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.fleet.start(*(
+        replace(s, flags=both, env={"DDTREE_PROBE_TREES": "1"}) for s in named))  # fmt: skip
+    names = visit.ready(*(s.name for s in named), by=visit.limit - 40)
+    fleet = visit.fleet
+    visit.part("reference", 40, lambda: _kept(
+        visit, proofs.reference(fleet["tp2-ar"], prompts, 96, 8)))  # fmt: skip
+    for name in names:
+        visit.part(
+            f"greedy {name}", 25,
+            lambda n=name: proofs.lossless(fleet[n], visit.kept, prompts, 96, 8),
+        )  # fmt: skip
+    servers = {n: fleet[n] for n in names}
+    visit.part(
+        "sampled T=1.0", 40,
+        lambda: proofs.sampled(servers, fleet["tp2-ar"], prompts, 1.0, 48),
+    )  # fmt: skip
+    visit.part("trees", 10, lambda: proofs.same_trees(fleet["tp2-ddtree8"]))
+
+
 def _same_law(
     server: Any, prompt: list[int], temperature: float, wanted: dict[str, int]
 ) -> dict[str, Any]:
@@ -410,5 +437,5 @@ def _kernels_done(visit: Any, checks: subprocess.Popen[bytes]) -> dict[str, Any]
 
 
 PLANS: dict[str, Callable[[Any, Path], None]] = {
-    "first": first, "second": second, "third": third, "steps": steps,
+    "first": first, "second": second, "third": third, "steps": steps, "two": two,
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -197,3 +198,16 @@ def joint(server: Server, prompt: Sequence[int], temperature: float, count: int)
     answers = server.ask([prompt] * (count // 32), sampling, 4)
     flat = [a for group in answers for a in (group if isinstance(group, list) else [group])]
     return Counter(" ".join(map(str, a["output_ids"][:3])) for a in flat)
+
+
+def same_trees(server: Server) -> dict[str, Any]:
+    """Whether all ranks drafted and accepted the same at every step (DDTREE_PROBE_TREES)."""
+    time.sleep(0.5)  # a rank may still be writing its last line
+    files = [server.probe / "trees.txt", *sorted(server.probe.glob("rank*/trees.txt"))]
+    lines = [file.read_text().split() for file in files]
+    steps = min(map(len, lines))
+    differ = [n for n, row in enumerate(zip(*lines, strict=False)) if len(set(row)) > 1]
+    return {
+        "ranks": len(lines), "steps": steps, "longest": max(map(len, lines)),
+        "steps_that_differ": len(differ), "first_that_differs": differ[:1],
+    }  # fmt: skip

@@ -6,6 +6,7 @@
 #   bench/gpu/visit.sh first       DDTREE on the engine: proofs with graphs, step times, throughput, kernels
 #   bench/gpu/visit.sh second     the bugs put back, pages, overlap off, other budgets, float32, two samples (7 minutes)
 #   bench/gpu/visit.sh third       float32, two servers' samples of one law, throughput of the pair in turns (9 minutes)
+#   bench/gpu/visit.sh two        two GPUs: greedy answers with tensor parallelism, trees of both ranks (4 minutes)
 #   bench/gpu/visit.sh steps       step times and profiles of a whole step, DFLASH beside DDTREE (4 minutes)
 # Each part finishes in less than 10 minutes on one H200. README.md beside this file says what travels.
 set -euo pipefail
@@ -23,7 +24,7 @@ case "$part" in
   train)
     timeout 580 python3 bench/gpu/train_pair.py --out "$OUT" 2>&1 | tee "$OUT/train.log"
     ;;
-  first | second | third | steps)
+  first | second | third | steps | two)
     . bench/gpu/engine.sh
     export PYTHONPATH=$ENGINE_PATH:$PLUGINS
     [ "$part" = first ] && limit=${LIMIT:-535} || limit=${LIMIT:-265}
@@ -31,7 +32,7 @@ case "$part" in
       --limit "$limit" 2>&1 | tee "$OUT/serve.log"
     ;;
   *)
-    sed -n '2,11p' "$self" >&2
+    sed -n '2,12p' "$self" >&2
     exit 2
     ;;
 esac

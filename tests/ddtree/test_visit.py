@@ -296,3 +296,28 @@ def test_a_tree_server_is_started_wide_enough_for_its_block() -> None:
     assert wide.argv(1, cpu=False)[-5] == "16"
     assert wide.environ(Path("p"))["DDTREE_BUDGET"] == "15"
     assert "DDTREE_BUDGET" not in Spec("x", Path("m"), "DFLASH").environ(Path("p"))
+
+
+def test_two_gpus_must_grow_the_same_trees(visit: serve_visit.Visit, tmp_path: Path) -> None:
+    serve_plans.two(visit, tmp_path)
+    found = results(visit)
+    assert found["errors"].keys() == {"trees"}, "no rank of a made-up server writes trees"
+    assert found["greedy tp2-ddtree8"]["equal"] == 48
+    for server in visit.fleet.servers.values():
+        assert server.spec.flags[:2] == ("--tp-size", "2")
+
+
+@pytest.mark.parametrize(
+    ("other", "differ", "first"), [("a b c", 0, []), ("a b", 0, []), ("a x c", 1, [1])]
+)
+def test_trees_of_two_ranks_are_compared_step_by_step(
+    other: str, differ: int, first: list[int], tmp_path: Path
+) -> None:
+    server = MadeUp(Spec("tree", tmp_path, "DDTREE"), tmp_path)
+    (server.probe / "rank1").mkdir()
+    (server.probe / "trees.txt").write_text("a\nb\nc\n")
+    (server.probe / "rank1/trees.txt").write_text(other.replace(" ", "\n") + "\n")
+    seen = serve_proofs.same_trees(server)
+    assert (seen["ranks"], seen["steps_that_differ"]) == (2, differ)
+    assert seen["first_that_differs"] == first
+    assert seen["steps"] == len(other.split())

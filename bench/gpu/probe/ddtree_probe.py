@@ -10,6 +10,10 @@ one server serves measurements and proofs alike:
     detect  one captured graph is replayed with other masks and tokens (see ddtree_detect.py)
     report  counts.json and times.json are written, then the file is removed
 
+With tensor parallelism rank 0 alone does this; the other ranks get a folder of their own inside,
+which nobody looks into. `DDTREE_PROBE_TREES=1` has every rank write a hash of each step's trees and
+paths to `trees.txt` in its folder.
+
 `DDTREE_PROBE_BUG` puts one of the four bugs back. `DDTREE_PROBE_KEEP_DTYPE=1` lets a pair run in
 float32: SGLang casts a drafter's input to bfloat16, and the kernel package that travels has no
 float32 norm, so norms, activations and rotations run in SGLang's own torch form.
@@ -18,6 +22,7 @@ float32 norm, so norms, activations and rotations run in SGLang's own torch form
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import statistics
@@ -236,6 +241,9 @@ def wrap_worker(original: Callable[..., Any], worker: Any, *args: Any, **kw: Any
     assert _probe is not None
     probe = _probe
     result = original(worker, *args, **kw)
+    if rank := _rank():
+        probe.folder = probe.folder / f"rank{rank}"
+        probe.folder.mkdir(exist_ok=True)
     step = worker.forward_batch_generation
 
     def timed_step(batch: Any, *a: Any, **k: Any) -> Any:
@@ -247,9 +255,30 @@ def wrap_worker(original: Callable[..., Any], worker: Any, *args: Any, **kw: Any
 
     worker.forward_batch_generation = timed_step
     if hasattr(worker, "steps"):
-        worker.steps = SwitchedLog(worker.steps)
+        hashed = os.environ.get("DDTREE_PROBE_TREES")
+        worker.steps = TreeHashes() if hashed else SwitchedLog(worker.steps)
         _wrap_tree()
     return result
+
+
+def _rank() -> int:
+    from sglang.srt.runtime_context import get_parallel
+
+    return int(get_parallel().tp_rank)
+
+
+class TreeHashes:
+    """What a rank drafted and accepted at each step, in a line each. Reading it waits."""
+
+    def record(self, tree: Any, result: Any) -> None:
+        assert _probe is not None
+        seen = [
+            one.tolist()
+            for one in (tree.tokens, tree.parents, result.accept_index, result.next_token_ids)
+        ]
+        line = hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
+        with (_probe.folder / "trees.txt").open("a") as file:
+            file.write(line + "\n")
 
 
 class SwitchedLog:
