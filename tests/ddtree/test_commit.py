@@ -14,7 +14,10 @@ from sglang_ddtree.commit_graph import CommitGraphs
 from sglang_ddtree.metrics import accepted_nodes
 
 
-def batch(bs: int, width: int, front: int, seed: int) -> tuple[torch.Tensor, ...]:
+Step = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def batch(bs: int, width: int, front: int, seed: int) -> Step:
     """Random paths with the root first and rows that ascend, as a tree's are."""
     rng = torch.Generator().manual_seed(seed)
     index = torch.full((bs, front), -1, dtype=torch.int32)
