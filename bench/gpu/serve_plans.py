@@ -58,6 +58,10 @@ def models_of(visit: Any, folder: Path) -> Path:
             if not (toy / name).exists():
                 (toy / name).symlink_to(REPO / "lab/models" / there)
         return toy
+    return unpacked(folder)
+
+
+def unpacked(folder: Path) -> Path:
     if not (folder / "target/model.safetensors").exists():
         words = [sys.executable, str(HERE / "pair_pack.py"), "unpack", str(folder / "pair.tar")]
         subprocess.run([*words, str(folder)], check=True, timeout=60)
@@ -93,7 +97,7 @@ def first(visit: Any, folder: Path) -> None:
     pair = specs(models, "pair", budgets)
     checks = None
     if not visit.cpu:
-        _gpu(visit)
+        gpu(visit)
         checks = kernels(visit)
     visit.fleet.start(*pair.values())
     wide: dict[str, Spec] = {}
@@ -118,11 +122,17 @@ def first(visit: Any, folder: Path) -> None:
 
 
 def _prove(visit: Any, names: list[str], prompts: list[list[int]], tokens: int) -> None:
+    if greedy_parts(visit, names, prompts, tokens, (1, 2) if visit.cpu else (1, 8, 32)):
+        graph_parts(visit, names, prompts, tokens)
+
+
+def greedy_parts(
+    visit: Any, names: list[str], prompts: list[list[int]], tokens: int, levels: tuple[int, ...]
+) -> bool:
+    """Greedy answers of all servers against the plain one's; False when that has none."""
     servers = {n: visit.fleet[n] for n in names}
     plain = servers["pair-ar"]
-    trees = [n for n in names if "ddtree" in n]
-    few, all_at = (prompts[:4], (1, 2)) if visit.cpu else (prompts[:24], (1, 8, 32))
-    many = few if visit.cpu else prompts
+    few, many = _few_and_many(visit, prompts)
 
     def smoke() -> dict[str, Any]:
         wanted = proofs.reference(plain, prompts[:8], 32, 4)
@@ -137,23 +147,34 @@ def _prove(visit: Any, names: list[str], prompts: list[list[int]], tokens: int) 
     wanted = visit.part("reference", 60, lambda: _kept(
         visit, proofs.reference(plain, many, tokens, 8 if not visit.cpu else 2)))  # fmt: skip
     if wanted is None:
-        return
+        return False
     answers = visit.kept
-    for at_once in all_at:
+    for at_once in levels:
         some = few if at_once == 1 else many
         for name, server in servers.items():
             given = (server, answers[: len(some)], some, tokens, at_once)
             visit.part(f"greedy {name} at {at_once}", 30, lambda g=given: proofs.lossless(*g))
+    return True
+
+
+def graph_parts(visit: Any, names: list[str], prompts: list[list[int]], tokens: int) -> None:
+    """Of each DDTREE server: do its graphs read the tree, what do eager passes say, its spine."""
+    trees = {n: visit.fleet[n] for n in names if "ddtree" in n}
+    few, many = _few_and_many(visit, prompts)
     for name in trees:
         if not visit.cpu:
-            visit.part(f"detect {name}", 30, lambda n=name: proofs.detector(servers[n], prompts))
+            visit.part(f"detect {name}", 30, lambda n=name: proofs.detector(trees[n], prompts))
         visit.part(
             f"eager {name}",
             30,
-            lambda n=name: proofs.eager_equals_graph(servers[n], few[:12], tokens // 2),
+            lambda n=name: proofs.eager_equals_graph(trees[n], few[:12], tokens // 2),
         )
     for name in trees:
-        visit.part(f"spine {name}", 25, lambda n=name: proofs.spine(servers[n], many, tokens, 8))
+        visit.part(f"spine {name}", 25, lambda n=name: proofs.spine(trees[n], many, tokens, 8))
+
+
+def _few_and_many(visit: Any, prompts: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
+    return (prompts[:4], prompts[:4]) if visit.cpu else (prompts[:24], prompts)
 
 
 def _kept(visit: Any, answers: list[Any]) -> dict[str, Any]:
@@ -238,7 +259,7 @@ def second(visit: Any, folder: Path) -> None:
     ]
     floats = float_specs(models)
     put_back = bugs(models)
-    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.part("gpu", 20, lambda: gpu(visit))
     visit.fleet.start(plain, *put_back, *others, *floats)
     tokens = 96
     names = visit.ready("plain", *(s.name for s in put_back), by=200, vital=False)
@@ -266,7 +287,7 @@ def third(visit: Any, folder: Path) -> None:
     prompts = prompts_of(folder)
     floats = float_specs(models)
     pair = list(specs(models, "pair", BUDGETS).values())
-    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.part("gpu", 20, lambda: gpu(visit))
     visit.fleet.start(*floats, *pair)
     ready = visit.ready(*(s.name for s in floats), by=START_S, vital=False)
     _floats(visit, ready, prompts[:48], 96)
@@ -310,7 +331,7 @@ def steps(visit: Any, folder: Path) -> None:
     models = models_of(visit, folder)
     prompts = prompts_of(folder)
     pair = list(specs(models, "pair", (7, 8)).values())
-    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.part("gpu", 20, lambda: gpu(visit))
     visit.fleet.start(*pair)
     where = None if visit.cpu else visit.part("widen", 100, lambda: str(widened(visit, models)))
     wide = list(specs(Path(where), "wide", (7,)).values())[1:] if where else []
@@ -382,7 +403,7 @@ def _floats(visit: Any, ready: list[str], prompts: list[list[int]], tokens: int)
         )  # fmt: skip
 
 
-def _gpu(visit: Any) -> None:
+def gpu(visit: Any) -> None:
     words = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
     visit.put("gpu", done.stdout.strip() or done.stderr.strip())

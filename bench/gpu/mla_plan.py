@@ -1,0 +1,136 @@
+"""The visit `mla`: DDTREE on a target with latent attention, trained in the visit if need be.
+
+Training is three minutes of one Python process, and a server's start is mostly compilers. So
+servers of an untrained pair of the same shapes start meanwhile: what they compile lies on disk when
+the trained pair's servers ask for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import serve_plans as plans
+from serve_fleet import Spec
+
+#: The untrained pair's servers are ended by this second, and training has failed after that one.
+WARM_BY, TRAINED_BY = 200, 270
+#: How long the trained pair's servers may take to start.
+START_S = 150
+#: Answers that are compared with the library's own forward pass.
+COMPARED = 24
+#: Above 8 requests SGLang decodes MLA with a kernel whose programs wait for each other, tuned for
+#: another vendor's machines. Only the server without speculation decodes, and it is the reference.
+ENV = {"SGLANG_DISABLE_LEAN_ATTENTION": "1"}
+
+
+def mla(visit: Any, folder: Path) -> None:
+    """Greedy answers, the library's own, graphs and masks, with a target of MLA."""
+    visit.part("gpu", 20, lambda: plans.gpu(visit))
+    home = folder / "mla"
+    if not (home / "pair.tar").exists():
+        home = trained(visit)
+    models = plans.unpacked(home)
+    prompts = plans.prompts_of(home)
+    tokens = 24 if visit.cpu else 128
+    pair = specs(models, "pair", (8,) if visit.cpu else plans.BUDGETS)
+    visit.fleet.start(*pair)
+    names = visit.ready(*(s.name for s in pair), by=visit.now + START_S, vital=False)
+    if "pair-ar" not in names:
+        raise visit.stop("the server without speculation is not up, and all are held against it")
+    visit.pack_caches()
+    if not plans.greedy_parts(visit, names, prompts, tokens, (1, 2) if visit.cpu else (1, 8)):
+        return
+    visit.part("agreement", 40, lambda: agreement(visit, models, prompts))
+    plans.graph_parts(visit, names, prompts, tokens)
+
+
+def specs(models: Path, prefix: str, budgets: tuple[int, ...]) -> list[Spec]:
+    return [replace(s, env=ENV) for s in plans.specs(models, prefix, budgets).values()]
+
+
+def trained(visit: Any) -> Path:
+    """The folder of a pair trained here, which also goes to the visit's results."""
+    home: Path = visit.scratch / "mla"
+    training = start(visit, home, "train-mla.log")
+    try:
+        warm = visit.part("untrained pair", 60, lambda: untrained(visit))
+        if warm is not None:
+            servers = specs(plans.unpacked(Path(warm)), "warm", (8,))
+            visit.fleet.start(*servers)
+            visit.ready(*(s.name for s in servers), by=WARM_BY, vital=False)
+            visit.fleet.end_all({s.name for s in servers})
+        if visit.part("trained", 90, lambda: finished(visit, training, home)) is None:
+            raise visit.stop("there is no trained pair: see train-mla.log")
+    finally:
+        if training.poll() is None:
+            training.kill()
+    return home
+
+
+def start(visit: Any, out: Path, log: str, *flags: str) -> subprocess.Popen[bytes]:
+    """`train_pair.py` as `visit.sh train` runs it: with the machine's own libraries."""
+    words = [sys.executable, str(plans.HERE / "train_pair.py"), "--out", str(out), "--mla", *flags]
+    with (visit.out / log).open("wb") as file:
+        return subprocess.Popen(
+            [*words, *(["--tiny"] if visit.cpu else [])], stdout=file, stderr=subprocess.STDOUT,
+            env=_own_env(),
+        )  # fmt: skip
+
+
+def untrained(visit: Any) -> str:
+    out: Path = visit.scratch / "mla-untrained"
+    _wait(visit, start(visit, out, "untrained-mla.log", "--untrained"), "untrained-mla.log", 90)
+    return str(out)
+
+
+def finished(visit: Any, training: subprocess.Popen[bytes], home: Path) -> dict[str, Any]:
+    """Wait for the pair, and bring it home: a later visit need not train."""
+    _wait(visit, training, "train-mla.log", TRAINED_BY - visit.now)
+    for name in ("pair.tar", "pair.json", "prompts.json"):
+        stem, suffix = name.split(".")
+        shutil.copy(home / name, visit.out / f"{stem}-mla.{suffix}")
+    report = json.loads((home / "pair.json").read_text())
+    kept = ("loss_train", "loss_held_out", "sha256", "bytes", "seconds")
+    drafted = report["commit"]["held_out, T=0.0"]["tokens_per_step"]
+    return {**{k: report[k] for k in kept}, "tokens_per_step": drafted}
+
+
+def agreement(visit: Any, models: Path, prompts: list[list[int]]) -> dict[str, Any]:
+    """What the library's own forward pass says of the reference's answers."""
+    rows = [
+        {"prompt": p, "said": a["output_ids"],
+         "logprobs": [x[0] for x in a["meta_info"]["output_token_logprobs"]]}
+        for p, a in zip(prompts[:COMPARED], visit.kept, strict=False)
+    ]  # fmt: skip
+    file = visit.scratch / "answers.json"
+    file.write_text(json.dumps(rows))
+    words = [sys.executable, str(plans.HERE / "pair_agree.py"), str(models / "target"), str(file)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=90, check=False, env=_own_env()
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-800:])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _own_env() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+
+def _wait(visit: Any, process: subprocess.Popen[bytes], log: str, seconds: float) -> None:
+    try:
+        code = process.wait(max(1, min(seconds, visit.left - 30)))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = "too late"
+    if code:
+        tail = (visit.out / log).read_text(errors="replace")[-1500:]
+        raise RuntimeError(f"train_pair.py: {code}\n{tail}")
