@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import serve_parts as parts
 import serve_plans as plans
 from serve_fleet import Spec
 
@@ -31,8 +32,8 @@ ENV = {"SGLANG_DISABLE_LEAN_ATTENTION": "1"}
 
 
 def mla(visit: Any, folder: Path) -> None:
-    """Greedy answers, the library's own, graphs and masks, with a target of MLA."""
-    visit.part("gpu", 20, lambda: plans.gpu(visit))
+    """Greedy answers, what the library says of them, graphs and masks; the same in float32."""
+    visit.part("gpu", 20, lambda: parts.gpu(visit))
     home = folder / "mla"
     if not (home / "pair.tar").exists():
         home = trained(visit)
@@ -44,15 +45,28 @@ def mla(visit: Any, folder: Path) -> None:
     names = visit.ready(*(s.name for s in pair), by=visit.now + START_S, vital=False)
     if "pair-ar" not in names:
         raise visit.stop("the server without speculation is not up, and all are held against it")
+    exact = () if visit.cpu else floats(models, "f32", ("ar", "dflash", "ddtree8", "ddtree15"))
+    visit.fleet.start(*exact)  # they compile while the others are proved: nothing is timed here
+    if parts.greedy(visit, names, prompts, tokens, (1, 2) if visit.cpu else (1, 8)):
+        visit.part("agreement", 40, lambda: agreement(visit, models, prompts))
+        parts.detect(visit, names, prompts)
     visit.pack_caches()
-    if not plans.greedy_parts(visit, names, prompts, tokens, (1, 2) if visit.cpu else (1, 8)):
-        return
-    visit.part("agreement", 40, lambda: agreement(visit, models, prompts))
-    plans.graph_parts(visit, names, prompts, tokens)
+    parts.graphs(visit, names, prompts, tokens)
+    ready = visit.ready(*(s.name for s in exact), by=visit.now + 30, vital=False)
+    parts.floats(visit, ready, prompts[:48], 96)
 
 
 def specs(models: Path, prefix: str, budgets: tuple[int, ...]) -> list[Spec]:
     return [replace(s, env=ENV) for s in plans.specs(models, prefix, budgets).values()]
+
+
+def floats(models: Path, prefix: str, names: tuple[str, ...]) -> list[Spec]:
+    """Those of the float32 servers whose names end so."""
+    return [
+        replace(s, name=f"{prefix}-{s.name.removeprefix('f32-')}", env={**s.env, **ENV})
+        for s in plans.float_specs(models)
+        if s.name.removeprefix("f32-") in names
+    ]
 
 
 def trained(visit: Any) -> Path:
@@ -62,7 +76,10 @@ def trained(visit: Any) -> Path:
     try:
         warm = visit.part("untrained pair", 60, lambda: untrained(visit))
         if warm is not None:
-            servers = specs(plans.unpacked(Path(warm)), "warm", (8,))
+            models = plans.unpacked(Path(warm))
+            servers = specs(models, "warm", (8,))
+            if not visit.cpu:
+                servers += floats(models, "warm-f32", ("ar", "ddtree8"))
             visit.fleet.start(*servers)
             visit.ready(*(s.name for s in servers), by=WARM_BY, vital=False)
             visit.fleet.end_all({s.name for s in servers})

@@ -86,7 +86,7 @@ class Plan:
         """
         return replace(
             self, hidden=320, layers=6, latent=pair_target.Latent(), target_s=60, answers_s=15,
-            draft_s=70, captured=(0, 1, 2, 3, 4), check_rows=128,
+            answer_rows=2048, draft_s=70, captured=(0, 1, 2, 3, 4), check_rows=128,
         )  # fmt: skip
 
     def tiny(self) -> Plan:
@@ -156,7 +156,10 @@ def train_target(plan: Plan, stream: Tensor, say: Any) -> PreTrainedModel:
         f"target step {clock.steps} loss {loss.item():.3f}, "
         f"{clock.steps * plan.rows * plan.length} tokens"
     )
+    rotary = model.model.rotary_emb
+    frequencies = rotary.inv_freq  # in bfloat16 they would be other rotations than a server's
     model = model.to(torch.bfloat16).eval().requires_grad_(False)
+    rotary.inv_freq = frequencies
     for weight in model.parameters():
         weight.copy_(pair_pack.on_grid(weight.cpu()).to(weight.device))
     return model

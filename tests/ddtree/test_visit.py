@@ -11,6 +11,7 @@ from typing import Any
 
 import mla_plan  # type: ignore[import-not-found]
 import pytest
+import serve_parts  # type: ignore[import-not-found]
 import serve_plans  # type: ignore[import-not-found]
 import serve_proofs  # type: ignore[import-not-found]
 import serve_visit  # type: ignore[import-not-found]
@@ -104,7 +105,7 @@ class MadeUpFleet:
 @pytest.fixture
 def visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> serve_visit.Visit:
     monkeypatch.setattr(serve_visit, "Fleet", MadeUpFleet)
-    monkeypatch.setattr(serve_plans, "gpu", lambda visit: None)
+    monkeypatch.setattr(serve_parts, "gpu", lambda visit: None)
     monkeypatch.setattr(serve_plans, "kernels", lambda visit: None)
     monkeypatch.setattr(serve_plans, "models_of", lambda visit, folder: folder)
     monkeypatch.setattr(serve_plans, "unpacked", lambda folder: folder)
@@ -289,11 +290,15 @@ def test_the_mla_visit_trains_a_pair_and_brings_it_home(
     assert (visit.out / "pair-mla.tar").read_bytes() == b"tar"
     assert (visit.out / "prompts-mla.json").exists() and (visit.out / "pair-mla.json").exists()
     assert found["trained"]["tokens_per_step"] == {"chain": 2.5}
-    assert {"start warm-ar", "start warm-dflash", "start warm-ddtree8"} <= set(found["seconds"])
-    assert set(visit.fleet.servers) == {
-        "pair-ar", "pair-dflash", "pair-ddtree7", "pair-ddtree8", "pair-ddtree15"
-    }  # fmt: skip
-    for name in visit.fleet.servers:
+    warm = {"start warm-ar", "start warm-ddtree8", "start warm-f32-ddtree8"}
+    assert warm <= set(found["seconds"])
+    pair = {"pair-ar", "pair-dflash", "pair-ddtree7", "pair-ddtree8", "pair-ddtree15"}
+    exact = {"f32-ar", "f32-dflash", "f32-ddtree8", "f32-ddtree15"}
+    assert set(visit.fleet.servers) == pair | exact
+    for name in exact:
+        assert found[f"{name} greedy"]["equal"] == 48
+        assert visit.fleet[name].spec.env["TRITON_F32_DEFAULT"] == "ieee"
+    for name in pair:
         assert found[f"greedy {name} at 1"]["equal"] == 24
         assert found[f"greedy {name} at 8"]["equal"] == 96
         assert visit.fleet[name].spec.env == mla_plan.ENV
