@@ -18,14 +18,15 @@ from typing import Any
 
 import serve_parts as parts
 import serve_plans as plans
+import serve_proofs as proofs
 from serve_fleet import Spec
 
 #: The untrained pair's servers are ended by this second, and training has failed after that one.
 WARM_BY, TRAINED_BY = 200, 270
 #: How long the trained pair's servers may take to start.
 START_S = 150
-#: Answers that are compared with the library's own forward pass.
-COMPARED = 24
+#: Answers that are compared with the library's own forward pass, and that come from the cache.
+COMPARED, CACHED = 24, 48
 #: Above 8 requests SGLang decodes MLA with a kernel whose programs wait for each other, tuned for
 #: another vendor's machines. Only the server without speculation decodes, and it is the reference.
 ENV = {"SGLANG_DISABLE_LEAN_ATTENTION": "1"}
@@ -50,10 +51,13 @@ def mla(visit: Any, folder: Path) -> None:
     if parts.greedy(visit, names, prompts, tokens, (1, 2) if visit.cpu else (1, 8)):
         visit.part("agreement", 40, lambda: agreement(visit, models, prompts))
         parts.detect(visit, names, prompts)
+        cached(visit, names, "pair-ddtree8", prompts, tokens)
     visit.pack_caches()
+    ready = visit.ready(*(s.name for s in exact), by=visit.now + 20, vital=False)
+    parts.floats(visit, ready, prompts[:CACHED], 96)
+    if "f32-ar" in ready:
+        cached(visit, ready, "f32-ddtree8", prompts, 96)
     parts.graphs(visit, names, prompts, tokens)
-    ready = visit.ready(*(s.name for s in exact), by=visit.now + 30, vital=False)
-    parts.floats(visit, ready, prompts[:48], 96)
 
 
 def specs(models: Path, prefix: str, budgets: tuple[int, ...]) -> list[Spec]:
@@ -67,6 +71,14 @@ def floats(models: Path, prefix: str, names: tuple[str, ...]) -> list[Spec]:
         for s in plans.float_specs(models)
         if s.name.removeprefix("f32-") in names
     ]
+
+
+def cached(visit: Any, ready: list[str], name: str, prompts: list[list[int]], tokens: int) -> None:
+    """Answers over rows of the cache that a tree wrote and the worker moved."""
+    wanted = visit.kept[:CACHED]
+    if name in ready and wanted:
+        visit.part(f"cached {name}", 30, lambda: proofs.pages(
+            visit.fleet[name], wanted, prompts[: len(wanted)], tokens))  # fmt: skip
 
 
 def trained(visit: Any) -> Path:

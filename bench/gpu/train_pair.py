@@ -20,16 +20,17 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pair_corpus
 import pair_eval
 import pair_pack
-import pair_target
+import pair_plan
 import torch
 import torch.nn.functional as F
+from pair_plan import Plan
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -45,69 +46,6 @@ class PairDrafter(Drafter):
         return F.rms_norm(x, (x.shape[-1],), self.w[name + ".weight"].to(x.dtype), self.eps)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Sizes and time limits; `tiny()` is for trying the script on a CPU.
-
-    With `latent` the target has DeepSeek's attention; the drafter keeps grouped queries.
-    """
-
-    megabytes: float = 60
-    held_out: int = 50
-    vocabulary: int = 4096
-    hidden: int = 256
-    inner: int = 768
-    layers: int = 10
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 64
-    latent: pair_target.Latent | None = None
-    rows: int = 128
-    length: int = 512
-    target_s: float = 90
-    answers_s: float = 30
-    answer_rows: int = 4096
-    answer: int = 128
-    prompts: tuple[int, ...] = (32, 64, 96, 128)
-    draft_s: float = 120
-    draft_layers: int = 3
-    draft_rows: int = 128
-    draft_blocks: int = 12
-    block: int = 8
-    captured: tuple[int, ...] = (1, 3, 5, 7, 8)
-    lr: float = 2e-3
-    draft_lr: float = 1.5e-3
-    check_rows: int = 256
-
-    def mla(self) -> Plan:
-        """Heads of DeepSeek-V3's shape (576 in the cache, 192 and 128 in prefill), few of them.
-
-        SGLang has a kernel of its own for widths that are a multiple of 256: 320 is none.
-        """
-        return replace(
-            self, hidden=320, layers=6, latent=pair_target.Latent(), target_s=60, answers_s=15,
-            answer_rows=2048, draft_s=70, captured=(0, 1, 2, 3, 4), check_rows=128,
-        )  # fmt: skip
-
-    def tiny(self) -> Plan:
-        small = self.latent and pair_target.Latent(
-            query_rank=32, rank=32, nope_dim=16, rope_dim=16, value_dim=16
-        )
-        return replace(
-            self.untrained(), vocabulary=1024, hidden=64, inner=128, layers=4, head_dim=16,
-            latent=small, target_s=20, answers_s=6, answer_rows=48, draft_s=20, draft_layers=2,
-            captured=(0, 1, 2), lr=5e-3, draft_lr=1e-2, check_rows=16,
-        )  # fmt: skip
-
-    def untrained(self) -> Plan:
-        """The same shapes after one step each: what an engine compiles for them."""
-        return replace(
-            self, megabytes=0.6, held_out=5, rows=8, length=128, target_s=0.01, answers_s=0.01,
-            answer_rows=16, answer=32, prompts=(16, 24), draft_s=0.01, draft_rows=16,
-            draft_blocks=4, check_rows=8,
-        )  # fmt: skip
-
-
 class Clock:
     """Learning rate over a stretch of wall time: a short rise, then down to a twentieth."""
 
@@ -117,6 +55,10 @@ class Clock:
     @property
     def share(self) -> float:
         return (time.monotonic() - self.began) / self.seconds
+
+    @property
+    def running(self) -> bool:
+        return self.share < 1 or not self.steps
 
     def rate(self) -> float:
         self.steps += 1
@@ -137,12 +79,12 @@ def step(
 
 def train_target(plan: Plan, stream: Tensor, say: Any) -> PreTrainedModel:
     """Plain next-token training; the weights end on the int8 grid, in bf16."""
-    model = pair_target.model(plan).to(stream.device).train()
+    model = pair_plan.model(plan).to(stream.device).train()
     weights = list(model.parameters())
     optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.95), weight_decay=0.05)
     clock = Clock(plan.target_s, plan.lr)
     span = torch.arange(plan.length + 1, device=stream.device)
-    while clock.share < 1:
+    while clock.running:
         rate = clock.rate()
         at = torch.randint(0, len(stream) - plan.length - 1, (plan.rows, 1), device=stream.device)
         rows = stream[at + span].long()
@@ -226,7 +168,7 @@ def train_drafter(
     optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.01)
     clock = Clock(plan.draft_s, plan.draft_lr)
     fade = 0.8 ** torch.arange(plan.block - 1, device=device).float()
-    while clock.share < 1:
+    while clock.running:
         rate = clock.rate()
         length, pool = pools[int(torch.randint(0, len(pools), (1,), device="cpu"))]
         rows = pool[torch.randint(0, len(pool), (plan.draft_rows,), device=device)]
@@ -300,7 +242,7 @@ def make(plan: Plan, device: torch.device, out: Path, say: Any) -> dict[str, Any
         target_layers=list(plan.captured), intermediate=plan.inner, layers=plan.draft_layers,
         block=plan.block,
     )  # fmt: skip
-    config = draft_config(pair_target.qwen3(plan).to_dict(), layers, tok.mask_token_id)
+    config = draft_config(pair_plan.qwen3(plan).to_dict(), layers, tok.mask_token_id)
     pools = answers(model, plan, train, say)
     drafter = train_drafter(plan, model, config, pools, say)
     save_checked(plan, out, model, drafter, config, tok)
@@ -337,7 +279,7 @@ def main() -> None:
         raise SystemExit("no GPU: this would take hours. next: --tiny")
     torch.manual_seed(args.seed)
     torch.set_default_device(device)
-    pair_target.fuse_norms()
+    pair_plan.fuse_norms()
     args.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
 

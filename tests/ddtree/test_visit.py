@@ -304,6 +304,9 @@ def test_the_mla_visit_trains_a_pair_and_brings_it_home(
         assert visit.fleet[name].spec.env == mla_plan.ENV
     assert found["detect pair-ddtree15"]["reads_the_tree"] is True
     assert found["agreement"] == {"tokens": 3}
+    assert found["cached pair-ddtree8"]["answer_as_prompt"]["equal"] == 48
+    assert found["cached f32-ddtree8"]["cached"]["equal"] == 48
+    assert found["spine pair-ddtree15"]["steps_below_spine"] == 0
 
 
 def test_the_mla_visit_uses_a_pair_that_came_along(
