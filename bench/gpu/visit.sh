@@ -33,7 +33,7 @@ case "$part" in
       --limit "$limit" 2>&1 | tee "$OUT/serve.log"
     ;;
   *)
-    sed -n '2,12p' "$self" >&2
+    sed -n '2,11p' "$self" >&2
     exit 2
     ;;
 esac
