@@ -27,7 +27,7 @@ case "$part" in
   first | second | third | steps | mla)
     . bench/gpu/engine.sh
     export PYTHONPATH=$ENGINE_PATH:$PLUGINS
-    case "$part" in first) limit=535 ;; mla) limit=400 ;; *) limit=265 ;; esac
+    case "$part" in first) limit=535 ;; mla) limit=390 ;; *) limit=265 ;; esac
     limit=${LIMIT:-$limit}
     timeout -k 10 $((limit + 20)) python3 bench/gpu/serve_visit.py "$part" --gpu-dir "$GPU_DIR" --out "$OUT" \
       --limit "$limit" 2>&1 | tee "$OUT/serve.log"
