@@ -27,8 +27,9 @@ WARM_BY, TRAINED_BY = 200, 270
 START_S = 150
 #: Answers that are compared with the library's own forward pass, and that come from the cache.
 COMPARED, CACHED = 24, 48
-#: Above 8 requests SGLang decodes MLA with a kernel whose programs wait for each other, tuned for
-#: another vendor's machines. Only the server without speculation decodes, and it is the reference.
+#: From 8 requests on SGLang decodes MLA with a kernel whose programs wait for each other, tuned for
+#: another vendor's machines; in float32 it does not fit. Verify passes never use it, so only the
+#: server without speculation would, and that is the reference.
 ENV = {"SGLANG_DISABLE_LEAN_ATTENTION": "1"}
 
 
