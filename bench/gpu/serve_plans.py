@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import serve_parts as parts
 import serve_proofs as proofs
 import serve_table as table
 import step_profile
@@ -33,6 +34,18 @@ def specs(models: Path, prefix: str, budgets: tuple[int, ...] = BUDGETS) -> dict
     named = [Spec(f"{prefix}-ar", models), Spec(f"{prefix}-dflash", models, "DFLASH")]
     named += [Spec(f"{prefix}-ddtree{b}", models, "DDTREE", budget=b) for b in budgets]
     return {s.name: s for s in named}
+
+
+def float_specs(models: Path) -> list[Spec]:
+    """The pair in float32; names begin with f32."""
+    exact = {"TRITON_F32_DEFAULT": "ieee", "DDTREE_PROBE_KEEP_DTYPE": "1"}
+    flags = ("--dtype", "float32", "--cuda-graph-bs-decode", "8")
+    tree = Spec("x", models, "DDTREE", flags=flags, env=exact)
+    return [
+        Spec("f32-ar", models, flags=flags, env=exact),
+        Spec("f32-dflash", models, "DFLASH", flags=flags, env=exact),
+        *(replace(tree, name=f"f32-ddtree{b}", budget=b) for b in (8, 15)),
+    ]
 
 
 def bugs(models: Path) -> list[Spec]:
@@ -58,6 +71,10 @@ def models_of(visit: Any, folder: Path) -> Path:
             if not (toy / name).exists():
                 (toy / name).symlink_to(REPO / "lab/models" / there)
         return toy
+    return unpacked(folder)
+
+
+def unpacked(folder: Path) -> Path:
     if not (folder / "target/model.safetensors").exists():
         words = [sys.executable, str(HERE / "pair_pack.py"), "unpack", str(folder / "pair.tar")]
         subprocess.run([*words, str(folder)], check=True, timeout=60)
@@ -93,7 +110,7 @@ def first(visit: Any, folder: Path) -> None:
     pair = specs(models, "pair", budgets)
     checks = None
     if not visit.cpu:
-        _gpu(visit)
+        parts.gpu(visit)
         checks = kernels(visit)
     visit.fleet.start(*pair.values())
     wide: dict[str, Spec] = {}
@@ -118,47 +135,9 @@ def first(visit: Any, folder: Path) -> None:
 
 
 def _prove(visit: Any, names: list[str], prompts: list[list[int]], tokens: int) -> None:
-    servers = {n: visit.fleet[n] for n in names}
-    plain = servers["pair-ar"]
-    trees = [n for n in names if "ddtree" in n]
-    few, all_at = (prompts[:4], (1, 2)) if visit.cpu else (prompts[:24], (1, 8, 32))
-    many = few if visit.cpu else prompts
-
-    def smoke() -> dict[str, Any]:
-        wanted = proofs.reference(plain, prompts[:8], 32, 4)
-        found = {n: proofs.lossless(s, wanted, prompts[:8], 32, 4) for n, s in servers.items()}
-        return {**found, "text": wanted[0]["text"][:200]}
-
-    if visit.part("smoke", 60, smoke) is None:
-        dead = [n for n, s in servers.items() if s.dead()]
-        if dead:
-            visit.results["errors"] |= {f"died {n}": servers[n].tail() for n in dead}
-            raise visit.stop(f"servers died at their first requests: {', '.join(dead)}")
-    wanted = visit.part("reference", 60, lambda: _kept(
-        visit, proofs.reference(plain, many, tokens, 8 if not visit.cpu else 2)))  # fmt: skip
-    if wanted is None:
-        return
-    answers = visit.kept
-    for at_once in all_at:
-        some = few if at_once == 1 else many
-        for name, server in servers.items():
-            given = (server, answers[: len(some)], some, tokens, at_once)
-            visit.part(f"greedy {name} at {at_once}", 30, lambda g=given: proofs.lossless(*g))
-    for name in trees:
-        if not visit.cpu:
-            visit.part(f"detect {name}", 30, lambda n=name: proofs.detector(servers[n], prompts))
-        visit.part(
-            f"eager {name}",
-            30,
-            lambda n=name: proofs.eager_equals_graph(servers[n], few[:12], tokens // 2),
-        )
-    for name in trees:
-        visit.part(f"spine {name}", 25, lambda n=name: proofs.spine(servers[n], many, tokens, 8))
-
-
-def _kept(visit: Any, answers: list[Any]) -> dict[str, Any]:
-    visit.kept = answers
-    return {"answers": len(answers), "tokens": len(answers[0]["output_ids"])}
+    if parts.greedy(visit, names, prompts, tokens, (1, 2) if visit.cpu else (1, 8, 32)):
+        parts.detect(visit, names, prompts)
+        parts.graphs(visit, names, prompts, tokens)
 
 
 def _tables(visit: Any, names: list[str], kind: str, prompts: list[list[int]], tokens: int) -> None:
@@ -197,30 +176,15 @@ def _tables(visit: Any, names: list[str], kind: str, prompts: list[list[int]], t
 
 
 def _sampling(visit: Any, names: list[str], prompts: list[list[int]], tokens: int) -> None:
-    """Sampled answers are as probable as the target's own; triples come as often as its own."""
+    """Sampled answers are as probable as the target's own."""
     servers = {n: visit.fleet[n] for n in names}
     plain = servers["pair-ar"]
-    count = 64 if visit.cpu else 4096
     few = prompts[:4] if visit.cpu else prompts[:64]
     for temperature in (0.6, 1.0):
         visit.part(
             f"sampled T={temperature}", 40,
             lambda t=temperature: proofs.sampled(servers, plain, few, t, tokens // 2),
         )  # fmt: skip
-
-    def triples() -> dict[str, Any]:
-        found: dict[str, Any] = {"samples": count, "p": {}}
-        others = [n for n in names if n != "pair-ar"]
-        for temperature in (0.6, 1.0):
-            for number in (0, 1):
-                want = proofs.joint(plain, prompts[number], temperature, count)
-                for name in ["pair-ar", *others]:
-                    seen = proofs.joint(servers[name], prompts[number], temperature, count)
-                    key = f"{name} T={temperature} prompt {number}"
-                    found["p"][key] = round(two_samples.chi_square_p(want, seen), 5)
-        return found
-
-    visit.part("triples", 60, triples)
 
 
 def second(visit: Any, folder: Path) -> None:
@@ -239,14 +203,14 @@ def second(visit: Any, folder: Path) -> None:
     trees = [replace(tree, name=f"tree{b}", budget=b) for b in (8, 15)]
     floats = float_specs(models)
     put_back = bugs(models)
-    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.part("gpu", 20, lambda: parts.gpu(visit))
     visit.fleet.start(plain, *put_back, *others, *floats, *trees)
     tokens = 96
     names = visit.ready("plain", *(s.name for s in put_back), by=200, vital=False)
     fleet = visit.fleet
     if "plain" not in names:
         raise visit.stop("the plain server did not start")
-    visit.part("reference", 40, lambda: _kept(
+    visit.part("reference", 40, lambda: parts.kept(
         visit, proofs.reference(fleet["plain"], prompts[:48], tokens, 8)))  # fmt: skip
     wanted = visit.kept
     for name in [n for n in names if n.startswith("bug")]:
@@ -258,26 +222,9 @@ def second(visit: Any, folder: Path) -> None:
     for name in visit.ready(*(s.name for s in others), by=visit.now + 25, vital=False):
         visit.part(name, 25, lambda n=name: proofs.pages(fleet[n], wanted, prompts[:48], tokens))
     ready = visit.ready(*(s.name for s in floats), by=visit.now + 60, vital=False)
-    _floats(visit, ready, prompts[:48], tokens)
+    parts.floats(visit, ready, prompts[:48], tokens)
     ready = visit.ready(*(s.name for s in trees), by=visit.now + 20, vital=False)
     _triples(visit, "plain", ["plain", *ready], prompts)
-
-
-def third(visit: Any, folder: Path) -> None:
-    """float32; samples of two servers against each other; throughput of the pair in turns."""
-    models = models_of(visit, folder)
-    prompts = prompts_of(folder)
-    floats = float_specs(models)
-    pair = list(specs(models, "pair", BUDGETS).values())
-    visit.part("gpu", 20, lambda: _gpu(visit))
-    visit.fleet.start(*floats, *pair)
-    ready = visit.ready(*(s.name for s in floats), by=START_S, vital=False)
-    _floats(visit, ready, prompts[:48], 96)
-    visit.fleet.end_all({s.name for s in floats})  # they compute no more while others are measured
-    names = visit.ready(*(s.name for s in pair), by=visit.now + 40, vital=False)
-    if "pair-ar" in names:
-        _triples(visit, "pair-ar", names, prompts)
-    _tables(visit, names, "pair", prompts, 128)
 
 
 #: Samples of one server at one prompt and temperature, and prompts that are looked at for variety.
@@ -312,14 +259,14 @@ def steps(visit: Any, folder: Path) -> None:
     models = models_of(visit, folder)
     prompts = prompts_of(folder)
     pair = list(specs(models, "pair", (7, 8)).values())
-    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.part("gpu", 20, lambda: parts.gpu(visit))
     visit.fleet.start(*pair)
     where = None if visit.cpu else visit.part("widen", 100, lambda: str(widened(visit, models)))
     wide = list(specs(Path(where), "wide", (7,)).values())[1:] if where else []
     visit.fleet.start(*wide)
     names = visit.ready(*(s.name for s in (*pair, *wide)), by=visit.now + 120)
     if "pair-ar" in names:
-        visit.part("reference", 40, lambda: _kept(
+        visit.part("reference", 40, lambda: parts.kept(
             visit, proofs.reference(visit.fleet["pair-ar"], prompts[:48], 96, 8)))  # fmt: skip
         for name in [n for n in names if n.startswith("pair")]:
             visit.part(
@@ -358,12 +305,12 @@ def two(visit: Any, folder: Path) -> None:
     # The kernel package that travels has no all-reduce of its own for this torch.
     both = () if visit.cpu else ("--tp-size", "2", "--disable-custom-all-reduce")
     named = list(specs(models, "tp2", (8,)).values())
-    visit.part("gpu", 20, lambda: _gpu(visit))
+    visit.part("gpu", 20, lambda: parts.gpu(visit))
     visit.fleet.start(*(
         replace(s, flags=both, env={"DDTREE_PROBE_TREES": "1"}) for s in named))  # fmt: skip
     names = visit.ready(*(s.name for s in named), by=visit.limit - 40)
     fleet = visit.fleet
-    visit.part("reference", 40, lambda: _kept(
+    visit.part("reference", 40, lambda: parts.kept(
         visit, proofs.reference(fleet["tp2-ar"], prompts, 96, 8)))  # fmt: skip
     for name in names:
         visit.part(
@@ -386,37 +333,6 @@ def _same_law(
     return {"samples": sum(seen.values()), "outcomes": len(seen), "p": round(p, 5)}
 
 
-def float_specs(models: Path) -> list[Spec]:
-    """The pair in float32; names begin with f32."""
-    exact = {"TRITON_F32_DEFAULT": "ieee", "DDTREE_PROBE_KEEP_DTYPE": "1"}
-    flags = ("--dtype", "float32", "--cuda-graph-bs-decode", "8")
-    tree = Spec("x", models, "DDTREE", flags=flags, env=exact)
-    return [
-        Spec("f32-ar", models, flags=flags, env=exact),
-        Spec("f32-dflash", models, "DFLASH", flags=flags, env=exact),
-        *(replace(tree, name=f"f32-ddtree{b}", budget=b) for b in (8, 15)),
-    ]
-
-
-def _floats(visit: Any, ready: list[str], prompts: list[list[int]], tokens: int) -> None:
-    if "f32-ar" not in ready:
-        return
-    fleet = visit.fleet
-    visit.part("reference f32", 40, lambda: _kept(
-        visit, proofs.reference(fleet["f32-ar"], prompts, tokens, 8)))  # fmt: skip
-    for name in ready:
-        visit.part(
-            f"{name} greedy", 25,
-            lambda n=name: proofs.lossless(fleet[n], visit.kept, prompts, tokens, 8),
-        )  # fmt: skip
-
-
-def _gpu(visit: Any) -> None:
-    words = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
-    visit.put("gpu", done.stdout.strip() or done.stderr.strip())
-
-
 def _until(done: Callable[[], bool], seconds: float) -> None:
     until = time.monotonic() + seconds
     while not done() and time.monotonic() < until:
@@ -437,5 +353,5 @@ def _kernels_done(visit: Any, checks: subprocess.Popen[bytes]) -> dict[str, Any]
 
 
 PLANS: dict[str, Callable[[Any, Path], None]] = {
-    "first": first, "second": second, "third": third, "steps": steps, "two": two,
+    "first": first, "second": second, "steps": steps, "two": two,
 }  # fmt: skip

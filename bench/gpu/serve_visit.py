@@ -2,6 +2,7 @@
 
     python bench/gpu/serve_visit.py first  --gpu-dir .gpu --out OUT --limit 535
     python bench/gpu/serve_visit.py second --gpu-dir .gpu --out OUT --limit 265
+    python bench/gpu/serve_visit.py mla    --gpu-dir .gpu --out OUT --limit 390
     python bench/gpu/serve_visit.py first  --cpu PYTHON --out OUT   # with the lab's engine
 
 Servers start side by side, since a start is mostly compilers. Each part is caught on its own, and
@@ -26,8 +27,11 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+import mla_plan  # noqa: E402
 import serve_plans  # noqa: E402
 from serve_fleet import Fleet  # noqa: E402
+
+PLANS = {**serve_plans.PLANS, "mla": mla_plan.mla}
 
 #: Logs and compile caches go back in two archives; a caller gets few files, none above 16 MiB.
 CACHES = (".cache/sglang", ".cache/tvm-ffi", ".triton")
@@ -145,7 +149,7 @@ class Visit:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("plan", choices=sorted(serve_plans.PLANS))
+    parser.add_argument("plan", choices=sorted(PLANS))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--gpu-dir", type=Path, default=Path(".gpu"))
     parser.add_argument(
@@ -162,7 +166,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, stop)
     visit.results |= {"plan": args.plan, "host": os.uname().release, "cpus": os.cpu_count()}
     try:
-        serve_plans.PLANS[args.plan](visit, args.gpu_dir)
+        PLANS[args.plan](visit, args.gpu_dir)
     except Stop as why:
         visit.results["stopped"] = str(why)
         visit.save()

@@ -1,6 +1,8 @@
-"""Train a Qwen3-style target and its DFlash drafter on one GPU, from text that lies on the machine.
+"""Train a target and its DFlash drafter on one GPU, from text that lies on the machine.
 
     python bench/gpu/train_pair.py --out OUT            # about 6 minutes on one H200
+    python bench/gpu/train_pair.py --out OUT --mla      # a target with latent attention, 4 minutes
+    python bench/gpu/train_pair.py --out OUT --mla --untrained    # its shapes alone
     python bench/gpu/train_pair.py --out OUT --tiny     # a minute on a CPU: only that it runs
 
 Writes OUT/pair.tar (see pair_pack.py), OUT/pair.json (losses, commit lengths) and OUT/prompts.json
@@ -18,19 +20,20 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pair_corpus
 import pair_eval
 import pair_pack
+import pair_plan
 import torch
 import torch.nn.functional as F
+from pair_plan import Plan
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import Qwen3Config, Qwen3ForCausalLM
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from transformers import PreTrainedModel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab/models/make"))
 from make_draft import Drafter, draft_config
@@ -43,49 +46,6 @@ class PairDrafter(Drafter):
         return F.rms_norm(x, (x.shape[-1],), self.w[name + ".weight"].to(x.dtype), self.eps)
 
 
-def fused_norm(self: Qwen3RMSNorm, x: Tensor) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.variance_epsilon)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Sizes and time limits; `tiny()` is for trying the script on a CPU."""
-
-    megabytes: float = 60
-    held_out: int = 50
-    vocabulary: int = 4096
-    hidden: int = 256
-    inner: int = 768
-    layers: int = 10
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 64
-    rows: int = 128
-    length: int = 512
-    target_s: float = 90
-    answers_s: float = 30
-    answer_rows: int = 4096
-    answer: int = 128
-    prompts: tuple[int, ...] = (32, 64, 96, 128)
-    draft_s: float = 120
-    draft_layers: int = 3
-    draft_rows: int = 128
-    draft_blocks: int = 12
-    block: int = 8
-    captured: tuple[int, ...] = (1, 3, 5, 7, 8)
-    lr: float = 2e-3
-    draft_lr: float = 1.5e-3
-    check_rows: int = 256
-
-    def tiny(self) -> Plan:
-        return replace(
-            self, megabytes=0.6, held_out=5, vocabulary=1024, hidden=64, inner=128, layers=4,
-            head_dim=16, rows=8, length=128, target_s=20, answers_s=6, answer_rows=48, answer=32,
-            prompts=(16, 24), draft_s=20, draft_layers=2, draft_rows=16, draft_blocks=4,
-            captured=(0, 1, 2), lr=5e-3, draft_lr=1e-2, check_rows=16,
-        )  # fmt: skip
-
-
 class Clock:
     """Learning rate over a stretch of wall time: a short rise, then down to a twentieth."""
 
@@ -95,6 +55,10 @@ class Clock:
     @property
     def share(self) -> float:
         return (time.monotonic() - self.began) / self.seconds
+
+    @property
+    def running(self) -> bool:
+        return self.share < 1 or not self.steps
 
     def rate(self) -> float:
         self.steps += 1
@@ -113,32 +77,14 @@ def step(
     optimizer.step()
 
 
-def target_config(plan: Plan) -> Qwen3Config:
-    return Qwen3Config(
-        vocab_size=plan.vocabulary,
-        hidden_size=plan.hidden,
-        intermediate_size=plan.inner,
-        num_hidden_layers=plan.layers,
-        num_attention_heads=plan.heads,
-        num_key_value_heads=plan.kv_heads,
-        head_dim=plan.head_dim,
-        max_position_embeddings=4096,
-        rope_theta=10000.0,
-        tie_word_embeddings=True,
-        eos_token_id=2,
-        pad_token_id=0,
-        bos_token_id=None,
-    )
-
-
-def train_target(plan: Plan, stream: Tensor, say: Any) -> Qwen3ForCausalLM:
+def train_target(plan: Plan, stream: Tensor, say: Any) -> PreTrainedModel:
     """Plain next-token training; the weights end on the int8 grid, in bf16."""
-    model = Qwen3ForCausalLM(target_config(plan)).to(stream.device).train()
+    model = pair_plan.model(plan).to(stream.device).train()
     weights = list(model.parameters())
     optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.95), weight_decay=0.05)
     clock = Clock(plan.target_s, plan.lr)
     span = torch.arange(plan.length + 1, device=stream.device)
-    while clock.share < 1:
+    while clock.running:
         rate = clock.rate()
         at = torch.randint(0, len(stream) - plan.length - 1, (plan.rows, 1), device=stream.device)
         rows = stream[at + span].long()
@@ -152,21 +98,24 @@ def train_target(plan: Plan, stream: Tensor, say: Any) -> Qwen3ForCausalLM:
         f"target step {clock.steps} loss {loss.item():.3f}, "
         f"{clock.steps * plan.rows * plan.length} tokens"
     )
+    rotary = model.model.rotary_emb
+    frequencies = rotary.inv_freq  # in bfloat16 they would be other rotations than a server's
     model = model.to(torch.bfloat16).eval().requires_grad_(False)
+    rotary.inv_freq = frequencies
     for weight in model.parameters():
         weight.copy_(pair_pack.on_grid(weight.cpu()).to(weight.device))
     return model
 
 
 @torch.no_grad()
-def loss_on(model: Qwen3ForCausalLM, stream: Tensor, length: int) -> float:
+def loss_on(model: PreTrainedModel, stream: Tensor, length: int) -> float:
     rows = stream[: len(stream) // length * length].view(-1, length)[:64].long()
     logits = model(input_ids=rows[:, :-1], use_cache=False).logits.float()
     return float(F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
 
 
 @torch.no_grad()
-def answer(model: Qwen3ForCausalLM, prompts: Tensor, count: int, temperature: float) -> Tensor:
+def answer(model: PreTrainedModel, prompts: Tensor, count: int, temperature: float) -> Tensor:
     """The prompts with the target's own continuation, greedy at temperature 0."""
     model.generation_config.eos_token_id = None
     how = (
@@ -191,7 +140,7 @@ def slices(stream: Tensor, count: int, length: int) -> Tensor:
 
 
 def answers(
-    model: Qwen3ForCausalLM, plan: Plan, stream: Tensor, say: Any
+    model: PreTrainedModel, plan: Plan, stream: Tensor, say: Any
 ) -> list[tuple[int, Tensor]]:
     """Prompt length and rows; two thirds greedy, one third sampled at temperature 1."""
     began, pools, n = time.monotonic(), [], 0
@@ -206,7 +155,7 @@ def answers(
 
 def train_drafter(
     plan: Plan,
-    model: Qwen3ForCausalLM,
+    model: PreTrainedModel,
     config: dict[str, Any],
     pools: list[tuple[int, Tensor]],
     say: Any,
@@ -219,7 +168,7 @@ def train_drafter(
     optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.01)
     clock = Clock(plan.draft_s, plan.draft_lr)
     fade = 0.8 ** torch.arange(plan.block - 1, device=device).float()
-    while clock.share < 1:
+    while clock.running:
         rate = clock.rate()
         length, pool = pools[int(torch.randint(0, len(pools), (1,), device="cpu"))]
         rows = pool[torch.randint(0, len(pool), (plan.draft_rows,), device=device)]
@@ -293,7 +242,7 @@ def make(plan: Plan, device: torch.device, out: Path, say: Any) -> dict[str, Any
         target_layers=list(plan.captured), intermediate=plan.inner, layers=plan.draft_layers,
         block=plan.block,
     )  # fmt: skip
-    config = draft_config(model.config.to_dict(), layers, tok.mask_token_id)
+    config = draft_config(pair_plan.qwen3(plan).to_dict(), layers, tok.mask_token_id)
     pools = answers(model, plan, train, say)
     drafter = train_drafter(plan, model, config, pools, say)
     save_checked(plan, out, model, drafter, config, tok)
@@ -318,15 +267,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
+    parser.add_argument("--mla", action="store_true", help="a target with latent attention")
+    parser.add_argument("--untrained", action="store_true", help="shapes alone, one step each")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    plan = Plan().tiny() if args.tiny else Plan()
+    plan = Plan().mla() if args.mla else Plan()
+    plan = plan.tiny() if args.tiny else plan
+    plan = plan.untrained() if args.untrained else plan
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cpu" and not args.tiny:
+    if device.type == "cpu" and not (args.tiny or args.untrained):
         raise SystemExit("no GPU: this would take hours. next: --tiny")
     torch.manual_seed(args.seed)
     torch.set_default_device(device)
-    Qwen3RMSNorm.forward = fused_norm  # the library's own casts to float32 and back, five passes
+    pair_plan.fuse_norms()
     args.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
 

@@ -4,9 +4,9 @@
 #   bench/gpu/visit.sh kernels     tree kernel and sampler against the oracles, timings, no sync
 #   bench/gpu/visit.sh train       train the pair; put its pair.tar and prompts.json in .gpu/ for the rest
 #   bench/gpu/visit.sh first       DDTREE on the engine: proofs with graphs, step times, throughput, kernels
-#   bench/gpu/visit.sh second     the bugs put back, pages, overlap off, other budgets, float32, two samples (7 minutes)
-#   bench/gpu/visit.sh third       float32, two servers' samples of one law, throughput of the pair in turns (9 minutes)
-#   bench/gpu/visit.sh two        two GPUs: greedy answers with tensor parallelism, trees of both ranks (4 minutes)
+#   bench/gpu/visit.sh second      the bugs put back, pages, overlap off, other budgets, float32, two samples (7 minutes)
+#   bench/gpu/visit.sh mla         a target with latent attention: trained there, greedy, masks, graphs (7 minutes)
+#   bench/gpu/visit.sh two         two GPUs: greedy answers with tensor parallelism, trees of both ranks (4 minutes)
 #   bench/gpu/visit.sh steps       step times and profiles of a whole step, DFLASH beside DDTREE (4 minutes)
 # Each part finishes in less than 10 minutes on one H200. README.md beside this file says what travels.
 set -euo pipefail
@@ -24,10 +24,11 @@ case "$part" in
   train)
     timeout 580 python3 bench/gpu/train_pair.py --out "$OUT" 2>&1 | tee "$OUT/train.log"
     ;;
-  first | second | third | steps | two)
+  first | second | steps | mla | two)
     . bench/gpu/engine.sh
     export PYTHONPATH=$ENGINE_PATH:$PLUGINS
-    [ "$part" = first ] && limit=${LIMIT:-535} || limit=${LIMIT:-265}
+    case "$part" in first) limit=535 ;; mla) limit=390 ;; *) limit=330 ;; esac
+    limit=${LIMIT:-$limit}
     timeout -k 10 $((limit + 20)) python3 bench/gpu/serve_visit.py "$part" --gpu-dir "$GPU_DIR" --out "$OUT" \
       --limit "$limit" 2>&1 | tee "$OUT/serve.log"
     ;;

@@ -13,7 +13,6 @@ from sglang_ddtree.commit import TreePath, accepted_in_torch, move
 from sglang_ddtree.commit_graph import CommitGraphs
 from sglang_ddtree.metrics import accepted_nodes
 
-
 Step = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 

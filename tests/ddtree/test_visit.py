@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import mla_plan  # type: ignore[import-not-found]
 import pytest
+import serve_parts  # type: ignore[import-not-found]
 import serve_plans  # type: ignore[import-not-found]
 import serve_proofs  # type: ignore[import-not-found]
 import serve_visit  # type: ignore[import-not-found]
@@ -34,6 +37,7 @@ class MadeUp:
         if self.fails_at == "tokens":
             said[count // 2] += 1
         meta: dict[str, Any] = {"output_top_logprobs": [[[-0.1, 1], [-3.0, 2]]] * count,
+                                "output_token_logprobs": [[-0.1, 1]] * count,
                                 "input_token_logprobs": [[-0.5, 1]] * len(ids)}  # fmt: skip
         if self.spec.algorithm:
             meta["spec_verify_ct"] = max(1, count // 2)
@@ -101,9 +105,10 @@ class MadeUpFleet:
 @pytest.fixture
 def visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> serve_visit.Visit:
     monkeypatch.setattr(serve_visit, "Fleet", MadeUpFleet)
-    monkeypatch.setattr(serve_plans, "_gpu", lambda visit: None)
+    monkeypatch.setattr(serve_parts, "gpu", lambda visit: None)
     monkeypatch.setattr(serve_plans, "kernels", lambda visit: None)
     monkeypatch.setattr(serve_plans, "models_of", lambda visit, folder: folder)
+    monkeypatch.setattr(serve_plans, "unpacked", lambda folder: folder)
     made = serve_visit.Visit(tmp_path / "out", tmp_path / "scratch", 500, cpu="")
     monkeypatch.setattr(made, "pack_caches", lambda: None)
     return made
@@ -140,7 +145,7 @@ def test_the_first_visit_reaches_all_its_parts(
         assert {(r["at_once"], r["n"]) for r in rows} == {(c, 5) for c in (1, 4, 16, 32)}
         assert len(found[f"parts {kind}"]) == 5 * 4
     assert found["kernels"]["law"] is True  # its part failed, and it is said
-    assert min(found["triples"]["p"].values()) == 1.0
+    assert found["sampled T=1.0"]["pair-ddtree8"]["z"] == 0.0
 
 
 def test_rounds_start_with_another_server_each_time(
@@ -168,14 +173,13 @@ def test_a_fault_costs_its_own_part_alone(visit: serve_visit.Visit, tmp_path: Pa
     assert found["greedy pair-dflash at 8"]["equal"] == 0
     assert found["greedy pair-dflash at 8"]["parted_elsewhere"] == 96
     assert found["greedy pair-ddtree8 at 8"]["equal"] == 96
-    assert found["triples"]["p"]["pair-dflash T=1.0 prompt 0"] < 1e-6
 
 
 def test_without_time_parts_are_named_as_skipped(visit: serve_visit.Visit, tmp_path: Path) -> None:
     visit.limit = 12
     serve_plans.first(visit, tmp_path)
     found = results(visit)
-    assert "smoke" in found["skipped"] and "triples" in found["skipped"]
+    assert "smoke" in found["skipped"] and "sampled T=1.0" in found["skipped"]
 
 
 def test_the_second_visit_shows_each_bug(visit: serve_visit.Visit, tmp_path: Path) -> None:
@@ -190,20 +194,17 @@ def test_the_second_visit_shows_each_bug(visit: serve_visit.Visit, tmp_path: Pat
     assert found["f32-ddtree8 greedy"]["equal"] == 48
 
 
-def test_the_third_visit_compares_samples_of_few_servers(
+def test_the_second_visit_compares_samples_of_two_servers(
     visit: serve_visit.Visit, tmp_path: Path
 ) -> None:
-    serve_plans.third(visit, tmp_path)
+    visit.fleet.faults = {"tree15": "tokens"}
+    serve_plans.second(visit, tmp_path)
     found = results(visit)
-    assert found["errors"] == {} and found["skipped"] == []
-    assert found["f32-ddtree15 greedy"]["equal"] == 48
-    both = {k for k in found if k.startswith("triples pair-ddtree8 T=1.0 prompt ")}
-    assert len(both) == 2 and {int(k.split()[-1]) for k in both} == set(found["varied prompts"])
-    for key in both:
-        assert found[key] == {"samples": 2048, "outcomes": 1, "p": 1.0}
-    assert "f32-ar" not in visit.fleet.servers
-    assert {r["bs"] for r in found["parts pair-ddtree7"]} == {1, 4, 16, 32}
-    assert {(r["server"], r["n"]) for r in found["table pair"]} >= {("pair-ddtree15", 5)}
+    for name, p in (("tree8", 1.0), ("tree15", 0.0)):
+        both = {k for k in found if k.startswith(f"triples {name} T=1.0 prompt ")}
+        assert len(both) == 2 and {int(k.split()[-1]) for k in both} == set(found["varied prompts"])
+        for key in both:
+            assert found[key] == {"samples": 2048, "outcomes": 1, "p": p}
 
 
 def test_the_steps_are_taken_in_turns_and_a_profile_that_fails_costs_itself(
@@ -225,6 +226,124 @@ def test_the_steps_are_taken_in_turns_and_a_profile_that_fails_costs_itself(
     assert len(found["errors"]) == 3 and len(asked) == 15
     assert {r["round"] for r in found["steps"]} == set(range(serve_plans.STEP_ROUNDS))
     assert found["profile wide-ddtree7 at 16"] == {"waits_in_step": {}}
+
+
+class Training:
+    """A made-up run of train_pair.py; ends at once with `code`, or never where that is None."""
+
+    def __init__(self, out: Path, code: int | None) -> None:
+        self.out, self.code, self.killed = out, code, False
+
+    def wait(self, seconds: float) -> int:
+        if self.code is None:
+            raise subprocess.TimeoutExpired("train_pair.py", seconds)
+        if self.code == 0:
+            self.out.mkdir(parents=True, exist_ok=True)
+            (self.out / "pair.tar").write_bytes(b"tar")
+            (self.out / "prompts.json").write_text(json.dumps({"token_ids": [[9] * 64] * 96}))
+            drafted = {"held_out, T=0.0": {"tokens_per_step": {"chain": 2.5}}}
+            said = ("loss_train", "loss_held_out", "sha256", "bytes", "seconds")
+            report = dict.fromkeys(said, 1) | {"commit": drafted}
+            (self.out / "pair.json").write_text(json.dumps(report))
+        return self.code
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.fixture
+def training(
+    visit: serve_visit.Visit, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int | None], list[Training]]:
+    """Runs of train_pair.py are made up: each with shapes alone succeeds, the other ends so."""
+
+    def runs(code: int | None) -> list[Training]:
+        made: list[Training] = []
+
+        def start(visit: Any, out: Path, log: str, *flags: str) -> Training:
+            (visit.out / log).write_text("a step\nlast words of training\n")
+            made.append(Training(out, 0 if "--untrained" in flags else code))
+            return made[-1]
+
+        monkeypatch.setattr(mla_plan, "start", start)
+        monkeypatch.setattr(mla_plan, "agreement", lambda visit, models, prompts: {"tokens": 3})
+        return made
+
+    return runs
+
+
+def test_the_mla_visit_trains_a_pair_and_brings_it_home(
+    visit: serve_visit.Visit, tmp_path: Path, training: Callable[[int | None], list[Training]]
+) -> None:
+    runs = training(0)
+    mla_plan.mla(visit, tmp_path / "gpu")
+    found = results(visit)
+    assert found["errors"] == {} and found["skipped"] == []
+    assert len(runs) == 2
+    assert (visit.out / "pair-mla.tar").read_bytes() == b"tar"
+    assert (visit.out / "prompts-mla.json").exists() and (visit.out / "pair-mla.json").exists()
+    assert found["trained"]["tokens_per_step"] == {"chain": 2.5}
+    warm = {"start warm-ar", "start warm-ddtree8", "start warm-f32-ddtree8"}
+    assert warm <= set(found["seconds"])
+    pair = {"pair-ar", "pair-dflash", "pair-ddtree7", "pair-ddtree8", "pair-ddtree15"}
+    exact = {"f32-ar", "f32-dflash", "f32-ddtree8", "f32-ddtree15"}
+    assert set(visit.fleet.servers) == pair | exact
+    for name in exact:
+        assert found[f"{name} greedy"]["equal"] == 48
+        assert visit.fleet[name].spec.env["TRITON_F32_DEFAULT"] == "ieee"
+    for name in pair:
+        assert found[f"greedy {name} at 1"]["equal"] == 24
+        assert found[f"greedy {name} at 8"]["equal"] == 96
+        assert visit.fleet[name].spec.env == mla_plan.ENV
+    assert found["detect pair-ddtree15"]["reads_the_tree"] is True
+    assert found["agreement"] == {"tokens": 3}
+    assert found["cached pair-ddtree8"]["answer_as_prompt"]["equal"] == 48
+    assert found["cached f32-ddtree8"]["cached"]["equal"] == 48
+    assert found["spine pair-ddtree15"]["steps_below_spine"] == 0
+
+
+def test_the_mla_visit_uses_a_pair_that_came_along(
+    visit: serve_visit.Visit, tmp_path: Path, training: Callable[[int | None], list[Training]]
+) -> None:
+    runs = training(1)
+    (tmp_path / "mla").mkdir()
+    (tmp_path / "mla/pair.tar").write_bytes(b"older")
+    mla_plan.mla(visit, tmp_path)
+    assert runs == []
+    assert visit.fleet["pair-ar"].spec.models == tmp_path / "mla"
+    assert results(visit)["greedy pair-ddtree8 at 8"]["answers"] == 96
+
+
+@pytest.mark.parametrize(("code", "said"), [(1, "train_pair.py: 1"), (None, "too late")])
+def test_without_a_trained_pair_the_mla_visit_stops_and_says_why(
+    code: int | None,
+    said: str,
+    visit: serve_visit.Visit,
+    tmp_path: Path,
+    training: Callable[[int | None], list[Training]],
+) -> None:
+    runs = training(code)
+    with pytest.raises(serve_visit.Stop, match="no trained pair"):
+        mla_plan.mla(visit, tmp_path)
+    error = results(visit)["errors"]["trained"]
+    assert said in error and "last words of training" in error
+    assert runs[0].killed is (code is None)
+
+
+def test_an_mla_server_that_does_not_start_leaves_the_others_to_be_proved(
+    visit: serve_visit.Visit, tmp_path: Path, training: Callable[[int | None], list[Training]]
+) -> None:
+    training(0)
+    why = "ended with 1\nOutOfResources: shared memory"
+    visit.fleet.why = {"pair-ddtree15": why, "warm-ddtree8": why}
+    mla_plan.mla(visit, tmp_path)
+    found = results(visit)
+    assert found["errors"] == {"start warm-ddtree8": why, "start pair-ddtree15": why}
+    assert found["greedy pair-ddtree7 at 8"]["equal"] == 96
+    assert "greedy pair-ddtree15 at 8" not in found
 
 
 def step_events(wait_inside: bool) -> list[dict[str, Any]]:
