@@ -186,11 +186,11 @@ def texts() -> list[str]:
     return [source[i * 211 :][: 20 + (i * 67) % 300] for i in range(PROMPTS)]
 
 
-def waves(first: int) -> Iterator[list[int]]:
+def waves(first: int, prompts: int = PROMPTS) -> Iterator[list[int]]:
     """The prompts in batches of 1 to 8, beginning with `first`."""
     at, size = 0, first
-    while at < PROMPTS:
-        yield list(range(at, min(at + size, PROMPTS)))
+    while at < prompts:
+        yield list(range(at, min(at + size, prompts)))
         at, size = at + size, size % 8 + 1
 
 
@@ -201,25 +201,33 @@ from pathlib import Path
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-ON = Path(__file__).with_name("on")
+HERE = Path(__file__).parent
 
 
 def causal(original, tree, *rest, **options):
     """The tree's mask is replaced by a chain's: siblings see each other."""
-    if ON.exists():
+    if (HERE / "mask").exists():
         tree = dataclasses.replace(tree, mask=torch.ones_like(tree.mask).tril())
     return original(tree, *rest, **options)
 
 
+def left_behind(original, *args):
+    """The latent rows of an accepted path stay where the tree wrote them."""
+    if not (HERE / "move").exists():
+        original(*args)
+
+
 def register():
     HookRegistry.register("sglang_ddtree.verify.mask_of", causal, HookType.AROUND)
+    pool = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool"
+    HookRegistry.register(f"{pool}.move_kv_cache", left_behind, HookType.AROUND)
 '''
 
 
-def mask_fault(folder: Path) -> Path:
-    """A plugin for PYTHONPATH that puts a fault of the mask back: plausible text, wrong tokens.
+def faults(folder: Path) -> Path:
+    """A plugin for PYTHONPATH that puts faults back: plausible text, wrong tokens.
 
-    Answers the file that turns it on while it is there.
+    Answers its folder; a file `mask` or `move` in it turns a fault on while it is there.
     """
     info = folder / "ddtree_fault-1.dist-info"
     info.mkdir(parents=True)
@@ -228,4 +236,4 @@ def mask_fault(folder: Path) -> Path:
     (info / "entry_points.txt").write_text(
         "[sglang.srt.plugins]\nddtree_fault = ddtree_fault:register\n"
     )
-    return folder / "on"
+    return folder

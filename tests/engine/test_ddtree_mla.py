@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 
 from tests.engine.ddtree_support import (
-    PROMPTS,
     REPO,
     TOKENS,
     Answer,
     Server,
     compare,
+    faults,
     judge,
-    mask_fault,
     serving,
     texts,
     waves,
@@ -31,7 +30,8 @@ from tests.engine.ddtree_support import (
 
 pytestmark = pytest.mark.engine
 
-MODEL = "tiny-mla"
+#: Each size of a batch once.
+MODEL, PROMPTS = "tiny-mla", 36
 #: Budget, and the options of its server: the second pages its cache and cuts its prefills.
 SERVERS: dict[int, dict[str, str | int]] = {
     8: {},
@@ -58,11 +58,11 @@ def golden() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A DDTREE server, and the file that gives its trees a chain's mask while it is there."""
+    """A DDTREE server, and the folder where a file puts a fault into it."""
 
     budget: int
     server: Server
-    fault: Path
+    faults: Path
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +70,11 @@ def reference(engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("mla-reference")
     with serving(engine_python, folder, "tiny-ar", model=MODEL) as server:
         answers: list[Answer] = []
-        for wave in waves(8):
+        for wave in waves(8, PROMPTS):
             answers += server.batch([texts()[i] for i in wave], [TOKENS] * len(wave))
-        tokens = [server.post("/tokenize", {"prompt": t, "model": MODEL}) for t in texts()]
+        tokens = [
+            server.post("/tokenize", {"prompt": t, "model": MODEL}) for t in texts()[:PROMPTS]
+        ]
         asked = [prompt["input_ids"] for prompt in golden()]
         said = server.batch(asked, [len(prompt["output_ids"]) for prompt in golden()])
     return Reference([t["tokens"] for t in tokens], answers, said)
@@ -86,12 +88,12 @@ def tree(
     reference: Reference,
 ) -> Iterator[Tree]:
     folder = tmp_path_factory.mktemp(f"mla-budget{request.param}")
-    fault = mask_fault(folder / "fault")
+    off = faults(folder / "faults")
     with serving(
         engine_python, folder, "tiny-ddtree", budget=request.param, model=MODEL,
-        launch=SERVERS[request.param], env={"PYTHONPATH": str(fault.parent)},
+        launch=SERVERS[request.param], env={"PYTHONPATH": str(off)},
     ) as server:  # fmt: skip
-        yield Tree(request.param, server, fault)
+        yield Tree(request.param, server, off)
 
 
 def test_the_pair_is_what_this_is_about() -> None:
@@ -111,9 +113,9 @@ def test_the_reference_is_right_by_another_library(reference: Reference) -> None
 
 
 def test_every_token_is_the_models_own(tree: Tree, reference: Reference) -> None:
-    """56 prompts in batches of 1 to 8, requests of unequal length that leave one by one."""
+    """36 prompts in batches of 1 to 8, requests of unequal length that leave one by one."""
     found = []
-    for wave in waves(1):
+    for wave in waves(1, PROMPTS):
         lengths = [TOKENS - (i * 5) % 17 for i in wave]
         answers = tree.server.batch([texts()[i] for i in wave], lengths)
         for i, answer in zip(wave, answers, strict=True):
@@ -159,7 +161,7 @@ def assert_trees_were_needed(tree: Tree) -> None:
 def test_every_token_is_the_models_own_on_a_cached_path(tree: Tree, reference: Reference) -> None:
     """Prompt and half an answer, which a tree wrote: its latent rows were moved and kept."""
     half, found, cached = TOKENS // 2, [], 0
-    for wave in waves(4):
+    for wave in waves(4, PROMPTS):
         prompts = [reference.prompts[i] + reference.answers[i]["output_ids"][:half] for i in wave]
         answers = tree.server.batch(prompts, [half] * len(wave))
         for i, answer in zip(wave, answers, strict=True):
@@ -169,20 +171,25 @@ def test_every_token_is_the_models_own_on_a_cached_path(tree: Tree, reference: R
     assert cached > PROMPTS // 2, "few answers reused what a tree had written"
 
 
-def test_a_mask_that_shows_siblings_to_each_other_is_found_out(
+def test_a_wrong_mask_and_a_path_left_behind_are_found_out(
     tree: Tree, reference: Reference
 ) -> None:
-    """The last test of a server: what it leaves in the cache is wrong."""
-    assert answered(tree, reference) == 0
-    tree.fault.touch()
-    try:
-        assert answered(tree, reference) > 0, "the comparison would not notice a wrong mask"
-    finally:
-        tree.fault.unlink()
+    """Siblings that see each other, and latent rows that are not moved: each changes tokens."""
+    wrong = {"none": wrong_answers(tree, reference)}
+    for fault in ("mask", "move"):
+        switch = tree.faults / fault
+        switch.touch()
+        wrong[fault] = wrong_answers(tree, reference)
+        switch.unlink()
+    tree.server.forget()
+    print(f"MLA, budget {tree.budget}, wrong answers of 8 by fault: {wrong}")
+    assert wrong["none"] == 0
+    assert wrong["mask"] > 0, "the comparison would not notice a wrong mask"
+    assert wrong["move"] > 0, "the comparison would not notice rows that were left behind"
 
 
-def answered(tree: Tree, reference: Reference) -> int:
-    """Eight answers from an empty cache: how many are wrong."""
+def wrong_answers(tree: Tree, reference: Reference) -> int:
+    """Of eight prompts, each answered from an empty cache."""
     tree.server.forget()
     answers = tree.server.batch(texts()[:8], [TOKENS] * 8)
     found = [compare(f"{i}", a, reference.answers[i]) for i, a in enumerate(answers)]

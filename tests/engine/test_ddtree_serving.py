@@ -23,8 +23,8 @@ from tests.engine.ddtree_support import (
     Answer,
     Server,
     compare,
+    faults,
     judge,
-    mask_fault,
     serving,
     texts,
     waves,
@@ -268,7 +268,7 @@ def test_a_mask_that_shows_siblings_to_each_other_is_found_out(
     engine_python: Path, tmp_path: Path, reference: dict[str, Any]
 ) -> None:
     """Bug 4 put back, from a plugin of this test: plausible text, wrong tokens."""
-    mask_fault(tmp_path).touch()
+    (faults(tmp_path) / "mask").touch()
     env = {"PYTHONPATH": str(tmp_path)}
     with serving(engine_python, tmp_path, "tiny-ddtree", budget=8, env=env) as server:
         answers = server.batch(texts()[:8], [TOKENS] * 8)
