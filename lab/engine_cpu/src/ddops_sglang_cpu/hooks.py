@@ -206,7 +206,7 @@ HOOKS = (
         "around",
         mla_handler,
         "srt/models/deepseek_common/attention_backend_handler.py:61 gives torch_native Triton's "
-        "handler, whose first prefill attends with whole heads, while torch_native reads latent rows",
+        "handler, whose first prefill has queries of other widths than the rows torch_native reads",
     ),
     Hook(
         "sglang.srt.layers.rotary_embedding.factory.get_rope_cpu",
