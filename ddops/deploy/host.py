@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddops.command import Cmd, Redactor, Secret, cmd, sh
+from ddops.command import ALONE, Cmd, Redactor, Secret, cmd, sh
 from ddops.deploy.preflight import Preflight, parse_preflight
 from ddops.deploy.release import Release, places, release_files
 from ddops.engines.sglang import LAUNCHER_WORDS
@@ -117,8 +117,8 @@ class ServiceOnHost:
         filled = {"rank": "0", "dist_addr": "127.0.0.1:20000"} if self.node.later else {}
         argv, env = release.launch.expand(places(self.host, self.port, self.node) | filled)
         words = [
-            self.host.python, f"{self.layout.hostside}/preflight.py", argv[0], json.dumps(env),
-            str(timeout_s), *argv[LAUNCHER_WORDS:],
+            self.host.python, *ALONE, f"{self.layout.hostside}/preflight.py", argv[0],
+            json.dumps(env), str(timeout_s), *argv[LAUNCHER_WORDS:],
         ]  # fmt: skip
         done = self.transport.run(cmd(*words), deadline_s=timeout_s + 20)
         if not done.ok:
@@ -245,7 +245,7 @@ class ServiceOnHost:
         answers: list[Mapping[str, object]] = []
         if gates and golden is not None:
             words = [
-                self.host.python, f"{self.layout.hostside}/golden.py", self.where.dir,
+                self.host.python, *ALONE, f"{self.layout.hostside}/golden.py", self.where.dir,
                 str(self.port), f"{self.where.release(digest)}/golden.json", str(timeout_s),
                 *(["--ties"] if needs_ties(gates) else []),
             ]  # fmt: skip
