@@ -6,7 +6,7 @@ import getpass
 import secrets
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from ddops.compat import Launch, launch_of
 from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.code import release_code, tree_rows
 from ddops.deploy.drain import Drain, NoDrain
-from ddops.deploy.host import ServiceOnHost, serves
+from ddops.deploy.host import Links, ServiceOnHost, serves
 from ddops.deploy.machine import Deploy
 from ddops.deploy.party import Party, PartyStop
 from ddops.deploy.record import Recorder
@@ -186,7 +186,7 @@ def _deploy(
             return unchanged
         if patient is not None and patient.unproven and _serving(patient, target, release):
             return work.prove(release, patient)
-        return work.go(release, prepared=prepared, judged=judged, profile=profile)
+        return work.go(release, prepared=prepared, judged=judged, profile=profile, seen=patient)
 
 
 def _all(
@@ -216,18 +216,22 @@ class Work:
         prepared: Callable[[], Sequence[tuple[str, str, Proposal]]],
         judged: Launch | None,
         profile: Profile | None = None,
+        seen: Observation | None = None,
     ) -> Outcome:
         """Through the state machine; answers what is live then.
 
         Without a `profile` it is not known with which earlier runs this one could be compared.
+        `seen` is what the caller saw of the service, since it holds the lock.
         """
-        target, tools = self.target, self.tools
+        target, tools, standing = self.target, self.tools, self.target.standing()
         machine = Deploy(
             service=target,
             release=release,
             prepared=prepared,
             settings=tools.settings,
-            record=recorder(self.ledger, target, release, self.op_id, tools),
+            record=recorder(self.ledger, target, release, self.op_id, tools, standing.links),
+            standing=standing,
+            looked=seen,
             resolve=tools.resolve,
             clock=tools.clock,
             stop=tools.stop,
@@ -373,9 +377,15 @@ def committed(target: ServiceOnHost, release: Release) -> bool:
 
 
 def recorder(
-    ledger: Ledger, target: ServiceOnHost, release: Release, op_id: str, tools: Tools
+    ledger: Ledger,
+    target: ServiceOnHost,
+    release: Release,
+    op_id: str,
+    tools: Tools,
+    links: Links | None = None,
 ) -> Recorder:
-    host = target.host
+    """`links` as they are on the host, where the caller knows them."""
+    host, links = target.host, links or target.links()
     pins = {"gpu_uuids": list(host.pins.gpu_uuids), "host_key": host.pins.host_key}
     ledger.add_host(host.name, pins)
     content = release.content
@@ -397,15 +407,13 @@ def recorder(
         release=release.digest,
         host=host.name,
         by=f"{getpass.getuser()}@{socket.gethostname()}",
-        previous=target.links().committed,
+        previous=links.committed,
     )
-
-    def journal(row: Mapping[str, object]) -> None:
-        target.journal(at=tools.clock.now().isoformat(timespec="seconds"), **row)
 
     return Recorder(
-        ledger, op_id, target.service.name, host.name, release.digest, tools.report, journal
-    )
+        ledger, op_id, target.service.name, host.name, release.digest, tools.report,
+        target.journal, tools.clock,
+    )  # fmt: skip
 
 
 def tell(report: Reporter, outcome: Outcome) -> None:

@@ -16,7 +16,7 @@ from ddops.command import Redactor, Secret
 from ddops.deploy import climb, machine
 from ddops.deploy.climb import Settings
 from ddops.deploy.drain import Way
-from ddops.deploy.host import Links
+from ddops.deploy.host import Links, Standing
 from ddops.deploy.machine import Deploy
 from ddops.deploy.preflight import Preflight
 from ddops.deploy.record import Recorder
@@ -87,15 +87,12 @@ class Service:
         self._do("preflight")
         return Preflight("0.5.23", self.flag_faults, ())
 
-    def links(self) -> Links:
-        return Links(self.current, self.committed)
+    def standing(self) -> Standing:
+        return Standing(Links(self.current, self.committed), "systemd")
 
     def stage(self, *_: object) -> dict[str, object]:
         self._do("stage")
         return {"fresh": True}
-
-    def ran_by(self) -> str:
-        return "systemd"
 
     def run_by(self, _kind: str) -> Service:
         return self
@@ -106,7 +103,7 @@ class Service:
     def proven(self, _seen: Observation) -> None:
         """Nothing to keep: it is no job."""
 
-    def stop(self) -> ServiceState:
+    def stop(self, _ran_by: str = "") -> ServiceState:
         self._do("stop")
         if self.left:
             return ServiceState(State.DOWN, "STOPPED", left=self.left)
@@ -190,7 +187,7 @@ def make(monkeypatch: pytest.MonkeyPatch, service: Service | None = None) -> Run
     monkeypatch.setattr(Deploy, "_compat", lambda _self, _facts: None)
     release = Release(NEW, {}, LaunchSpec((), ()), {}, (), None, None)
     journal: list[Mapping[str, object]] = []
-    record = Recorder(ledger, "op", "k", "box", NEW, report, journal.append)  # type: ignore[arg-type]
+    record = Recorder(ledger, "op", "k", "box", NEW, report, journal.extend)  # type: ignore[arg-type]
     deploy = Deploy(
         service=service,  # type: ignore[arg-type]
         release=release, prepared=lambda: (), settings=Settings(5, 0, 3), record=record,
