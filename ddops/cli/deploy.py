@@ -50,9 +50,12 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
         keep: bool,
         **more: object,
     ) -> None:
-        from ddops.deploy.fleet import Rules
+        def rules() -> Rules:
+            from ddops.deploy.fleet import Rules
 
-        command(*args, rules=Rules(canary, batch, fail_percent, keep), **more)
+            return Rules(canary, batch, fail_percent, keep)
+
+        command(*args, fleet=rules, **more)
 
     return one
 
@@ -78,7 +81,7 @@ def deploy(
     render_only: bool,
     out: str | None,
     lock_wait: float,
-    rules: Rules,
+    fleet: Callable[[], Rules],
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -96,11 +99,16 @@ def deploy(
     """
     from ddops.cli.app import end_together
     from ddops.cli.routers import settle_routers
-    from ddops.deploy import Stop, on_interrupt
-    from ddops.deploy.rendered import refuse_kubernetes
 
     jobs = _jobs(app, target, limit, exclude, profile)
     whole([(j.host, j.service) for j in jobs])
+    if not (dry_run or render_only or out is not None):
+        _begin(app, jobs, yes)
+
+    from ddops.deploy import Stop, on_interrupt
+    from ddops.deploy.rendered import refuse_kubernetes
+
+    rules = fleet()
     if render_only or out is not None:
         from ddops.cli.deploy_render import render_only as write
 
@@ -126,6 +134,15 @@ def deploy(
     emit_outcomes(outcomes, as_json, settled)
     _end(app, done)
     end_together([(host, r) for host, _, r in routers], app.report)
+
+
+def _begin(app: App, jobs: list[Job], yes: bool) -> None:
+    """Connect while the deploy's modules are loaded, where nobody is asked before it begins."""
+    only = jobs[0] if len(jobs) == 1 else None
+    if only is None or only.service.engine == "kubernetes":
+        return
+    if yes or only.host.origin.kind == "lab":
+        app.begin(only.host)
 
 
 def _in_turn(app: App, jobs: list[Job], rules: Rules) -> tuple[list[Job], Rules]:

@@ -86,8 +86,10 @@ class Recorder:
             started=datetime.fromtimestamp(launch.started, UTC),
         )
 
-    def gate(self, result: GateResult, nonce: str | None) -> None:
-        self.ledger.add_gate(result, deployment=self.op_id, launch=nonce)
+    def gates(self, results: Sequence[GateResult], nonce: str | None) -> None:
+        with self.ledger.batch():
+            for result in results:
+                self.ledger.add_gate(result, deployment=self.op_id, launch=nonce)
 
     def _row(
         self, state: str, verdict: Outcome, evidence: Mapping[str, object], *, soon: bool = False

@@ -607,3 +607,46 @@ def test_secret_is_in_no_process_list_and_no_error(lab: Lab) -> None:
         text = "".join(traceback.format_exception(caught.value))
         assert canary not in f"{text} {caught.value!r} {caught.value} {caught.value.lines()}"
     assert canary not in f"{command} {command!r} {transport!r}"
+
+
+# Connecting ahead.
+
+
+def test_a_connection_begun_ahead_is_the_one_that_is_used(lab: Lab) -> None:
+    transport = lab.to(lab.server())
+    transport.connect_soon()
+    assert transport.run(cmd("echo", "here")).out == "here\n"
+    first = transport._link
+    transport.connect_soon()
+    assert transport.run(cmd("echo", "again")).out == "again\n"
+    assert transport._link is first
+
+
+def test_a_wrong_key_met_ahead_is_told_by_the_first_call_alone(lab: Lab) -> None:
+    server = lab.server(known=False)
+    transport = lab.to(server)
+    transport.connect_soon()
+    with pytest.raises(HostKeyError):
+        transport.run(cmd("true"))
+    lab.trust(server.known_hosts_line())
+    assert transport.run(cmd("true")).ok
+
+
+def test_a_connection_begun_ahead_and_never_used_is_closed(lab: Lab) -> None:
+    transport = lab.to(lab.server())
+    transport.connect_soon()
+    transport.close()
+    assert transport._link is None
+
+
+def test_what_was_read_is_acknowledged_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel without the option does without it; with it, a login's packets do not wait."""
+    from ddops.transport import ssh_link
+
+    transport = lab.to(lab.server())
+    transport.connect()
+    assert isinstance(transport._link, ssh_link.Link)
+    assert isinstance(transport._link.connection.raw, ssh_link.PromptSocket)
+    transport.close()
+    monkeypatch.setattr(ssh_link, "_QUICKACK", None)
+    assert transport.run(cmd("true")).ok

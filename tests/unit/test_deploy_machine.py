@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,6 +163,9 @@ class Ledger:
 
     def add_launch(self, *_: object, **__: object) -> None:
         return
+
+    def batch(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def add_gate(self, *_: object, **__: object) -> None:
         return
