@@ -92,12 +92,8 @@ class App:
 
     def begin(self, host: Host) -> None:
         """Begin to connect to a host that `reach` is going to be asked for, one of few."""
-        from ddops.transport.ssh import SshTransport
-
-        transport = self.transport(host)
-        if isinstance(transport, SshTransport):
-            transport.connect_soon()
-        self._ahead[host] = transport
+        self._ahead[host] = transport = self.transport(host)
+        connect_soon(transport)
 
     def shared_transport(self, target: SshTarget) -> Transport:
         """The one transport to a machine that the work on many hosts needs, such as a backup place.
@@ -174,6 +170,14 @@ class App:
     def close(self) -> None:
         for transport in self._open:
             transport.close()
+
+
+def connect_soon(transport: Transport) -> None:
+    """Begin to connect, where there is something to connect to."""
+    from ddops.transport.ssh import SshTransport
+
+    if isinstance(transport, SshTransport):
+        transport.connect_soon()
 
 
 def _silent(_done: int, _total: int) -> None:

@@ -286,7 +286,7 @@ def _jobs(
 
 
 def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
-    from ddops.cli.backups import tools_for
+    from ddops.cli.backups import tools_for_deploy
     from ddops.cli.routers import drains_of
     from ddops.clock import SystemClock
     from ddops.deploy import Settings, Tools
@@ -303,7 +303,7 @@ def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
         redactor=app.redactor,
         lock_wait_s=lock_wait,
         waivers=app.inventory.waivers,
-        snapshots=lambda host: tools_for(app, host),
+        snapshots=lambda host: tools_for_deploy(app, host),
         drains=drains_of(app),
     )
 

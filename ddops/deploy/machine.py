@@ -18,6 +18,7 @@ from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.compat import Finding, judge_all, subject_of, waive
 from ddops.compat import Launch as JudgedLaunch
+from ddops.deploy.ahead import Ahead
 from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.drain import Drain, NoDrain
 from ddops.deploy.host import ServiceOnHost, Standing, port_is_foreign
@@ -61,11 +62,16 @@ def _no_snapshot(_facts: Facts, _required: bool) -> Step:
 
 @dataclass(slots=True)
 class Deploy:
-    """One attempt to make `release` live on one host. The caller holds the host's lock."""
+    """One attempt to make `release` live on one host. The caller holds the host's lock.
+
+    `standing` and `looked` are what was seen since it does, and `ahead` what is being looked at.
+    """
 
     service: ServiceOnHost
     release: Release
-    prepared: Callable[[], Sequence[tuple[str, str, Proposal]]]
+    standing: Standing
+    looked: Observation | None
+    ahead: Ahead
     settings: Settings
     record: Recorder
     resolve: Callable[[str], Secret]
@@ -84,15 +90,11 @@ class Deploy:
     chosen: Mapping[str, object] = field(default_factory=dict)
     #: Who ran the service before: what goes back goes back to that too.
     was: str = ""
-    #: What the caller has seen under the host's lock; else it is looked at here.
-    standing: Standing | None = None
-    looked: Observation | None = None
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
-        standing = self.standing or self.service.standing()
-        previous = standing.links.committed  # the lock is held: nobody else moves it
-        self.was = standing.ran_by
+        previous = self.standing.links.committed  # the lock is held: nobody else moves it
+        self.was = self.standing.ran_by
         try:
             self.record.locked(previous)
             self._before()
@@ -111,19 +113,12 @@ class Deploy:
 
     def _before(self) -> None:
         """Everything that leaves the running service alone. An error here changed nothing."""
-        with ThreadPoolExecutor(3, thread_name_prefix="look") as pool:
-            # These only look: beside the probe, which takes as long as each.
-            rows = pool.submit(self.prepared)
-            looked = pool.submit(self._looked)
-            parsed = pool.submit(
-                self.service.preflight, self.release, self.settings.preflight_timeout_s
-            )
-            facts = self._probe()
+        facts = self._probe()
         self._compat(facts)
         self._can_soak(facts)
         self.record.ok("rendered", {"release": self.release.digest, **self.chosen}, soon=True)
-        self._flags(parsed.result())
-        seen = looked.result()
+        self._flags(self.ahead.parsed.result())
+        seen = self.looked or self.service.observe(http=False)
         if port_is_foreign(seen):
             raise self._refuse(
                 "planned",
@@ -136,7 +131,7 @@ class Deploy:
                 f"{self.service.service.name} lists gates and has no golden file",
                 "set golden in the service's file: a load that cannot be gated is a load lost",
             )
-        self._provisioned(rows.result())
+        self._provisioned(self.ahead.rows.result())
         self.record.ok("planned", {"replaces": seen.launch.release if seen.launch else None})
         self._snapshotted(facts)
         self.still_ours()
@@ -192,16 +187,11 @@ class Deploy:
             self.record.ok("snapshotted", step.evidence)
 
     def _probe(self) -> Facts:
-        host = self.service.host
-        root = str(host.vars.get("root", "/"))
-        facts = collect(self.service.transport, host.python, host.engine_dir, root)
+        facts = self.ahead.facts.result()
         self.record.facts(facts)
         evidence = {"facts": facts.digest, "simulated": facts.simulated}
         self.record.ok("probed", evidence, soon=True)
         return facts
-
-    def _looked(self) -> Observation:
-        return self.looked or self.service.observe(http=False)
 
     def _can_soak(self, facts: Facts) -> None:
         """Better refused now than taken back after the load, for a log that nobody could read."""

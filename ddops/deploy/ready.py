@@ -16,7 +16,7 @@ from ddops.model import State
 
 POLL_S = 0.5
 #: At first it is asked as soon as an answer is read: a small engine is there at once.
-SOON_S = 0.02
+SOON_S = 0.005
 #: A queue is asked less often: its controller serves a whole cluster.
 QUEUE_S = 2.0
 #: A start must show its launch record within this time; forking takes milliseconds.

@@ -6,15 +6,17 @@ import getpass
 import secrets
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ddops import lock
 from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.compat import Launch, launch_of
+from ddops.deploy.ahead import Ahead, looking
 from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.code import release_code, tree_rows
 from ddops.deploy.drain import Drain, NoDrain
@@ -33,9 +35,7 @@ from ddops.inventory.port import port_of as port_of
 from ddops.ledger import Ledger
 from ddops.model import State, short
 from ddops.plan import Proposal, make_plan
-from ddops.probe import Facts
 from ddops.provision import Provision, env_recipe
-from ddops.snapshot import Step, snapshot_for_deploy
 from ddops.snapshot import Tools as SnapshotTools
 from ddops.transport import Transport
 
@@ -179,14 +179,18 @@ def _deploy(
         return unchanged
     if seen is None:
         raise RefusedError(f"{host.name}: not provisioned", next=f"ddops provision {host.name}")
-    with at_work(target, f"deploy {service.name} {short(release.digest)}", tools) as work:
+    what = f"deploy {service.name} {short(release.digest)}"
+    with at_work(target, what, tools) as work, ExitStack() as until_done:
+        begin = partial(until_done.enter_context, work.looking(release, prepared))
+        likely = tools.restart or not serves(seen, release.digest, follower=target.node.rank > 0)
+        ahead = begin() if likely else None
         patient = None if tools.restart else _patient_look(target, release, tools.stop)
         unchanged = _unchanged(patient, target, release)
         if (unchanged := _all(unchanged, target, tools, "second look")) is not None:
             return unchanged
         if patient is not None and patient.unproven and _serving(patient, target, release):
             return work.prove(release, patient)
-        return work.go(release, prepared=prepared, judged=judged, profile=profile, seen=patient)
+        return work.go(release, ahead or begin(), judged, profile, patient)
 
 
 def _all(
@@ -209,11 +213,17 @@ class Work:
     ledger: Ledger
     still_ours: Callable[[], None]
 
+    def looking(
+        self, release: Release, prepared: Callable[[], Rows]
+    ) -> AbstractContextManager[Ahead]:
+        """Begin to read what `go` judges; at the end of the block nothing is read any more."""
+        limit, snapshots = self.tools.settings.preflight_timeout_s, self.tools.snapshots
+        return looking(self.target, release, prepared, limit, snapshots)
+
     def go(
         self,
         release: Release,
-        *,
-        prepared: Callable[[], Sequence[tuple[str, str, Proposal]]],
+        ahead: Ahead,
         judged: Launch | None,
         profile: Profile | None = None,
         seen: Observation | None = None,
@@ -227,11 +237,11 @@ class Work:
         machine = Deploy(
             service=target,
             release=release,
-            prepared=prepared,
             settings=tools.settings,
             record=recorder(self.ledger, target, release, self.op_id, tools, standing.links),
             standing=standing,
             looked=seen,
+            ahead=ahead,
             resolve=tools.resolve,
             clock=tools.clock,
             stop=tools.stop,
@@ -240,7 +250,7 @@ class Work:
             still_ours=self.still_ours,
             judged=judged,
             waivers=tools.waivers,
-            snapshot=self._snapshot,
+            snapshot=ahead.snapshot,
             party=tools.party,
             drain=tools.drains(target.service, target.host),
             smoke=self._smoke(release, profile),
@@ -281,15 +291,6 @@ class Work:
         if profile is None:
             return skipped("the profile behind this release is not known here")
         return smoke_of(self.target, release.digest, profile, self.ledger, self.tools.report)
-
-    def _snapshot(self, facts: Facts, required: bool) -> Step:
-        target, given = self.target, self.tools.snapshots
-        if isinstance(given, str):
-            return Step(given, {})
-        return snapshot_for_deploy(
-            target.transport, target.host, target.service.name, given(target.host),
-            required=required, facts=facts,
-        )  # fmt: skip
 
 
 @contextmanager

@@ -9,7 +9,6 @@ other hosts.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from ddops.command import Cmd
-from ddops.errors import DdopsError, DeadlineExceeded, UnreachableError
+from ddops.errors import DeadlineExceeded, UnreachableError
 from ddops.model import Result
 from ddops.transport.base import DEFAULT_DEADLINE_S, DEFAULT_LIMIT
 from ddops.transport.common import (
@@ -125,9 +124,9 @@ class SshTransport:
     def close(self) -> None:
         """Close the connection; a later call opens another."""
         early, self._early = self._early, None
-        if early is not None:  # begun and never used
-            with contextlib.suppress(DdopsError):
-                early.within(threading.TIMEOUT_MAX)
+        if early is not None:  # begun and never used: nobody waits for it
+            Job(lambda: early.within(threading.TIMEOUT_MAX).retire(), f"ssh-close-{self.host}")
+            return
         link, self._link = self._link, None
         if link is not None:
             link.retire()
