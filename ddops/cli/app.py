@@ -90,10 +90,11 @@ class App:
         with closing(begun or self.transport(host)) as transport:
             return work(transport)
 
-    def begin(self, host: Host) -> None:
+    def begin(self, host: Host) -> Transport:
         """Begin to connect to a host that `reach` is going to be asked for, one of few."""
         self._ahead[host] = transport = self.transport(host)
         connect_soon(transport)
+        return transport
 
     def shared_transport(self, target: SshTarget) -> Transport:
         """The one transport to a machine that the work on many hosts needs, such as a backup place.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +17,10 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.cli.app import App
     from ddops.deploy import Outcome, Stop, Tools
     from ddops.deploy.fleet import RollOut, Rules
+    from ddops.gates import Observation
     from ddops.inventory import Host, Profile, Service
+
+    FirstLook = Callable[[], Observation | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,7 @@ def deploy(
 
     jobs = _jobs(app, target, limit, exclude, profile)
     whole([(j.host, j.service) for j in jobs])
-    if not (dry_run or render_only or out is not None):
-        _begin(app, jobs, yes)
+    first = None if dry_run or render_only or out is not None else _begin(app, jobs, yes)
 
     from ddops.deploy import Stop, on_interrupt
     from ddops.deploy.rendered import refuse_kubernetes
@@ -127,7 +130,7 @@ def deploy(
     tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
         jobs, rules = _in_turn(app, jobs, rules)
-        done = _roll_out(app, jobs, tools, rules)
+        done = _roll_out(app, jobs, tools, rules, first)
         outcomes = [(j.host, j.service, o) for j, o in done.outcomes]
         routers = [] if stop.asked else settle_routers(app, outcomes, tools)
     settled = [(url, r.outcome) for _, url, r in routers if not isinstance(r, Exception)]
@@ -136,13 +139,30 @@ def deploy(
     end_together([(host, r) for host, _, r in routers], app.report)
 
 
-def _begin(app: App, jobs: list[Job], yes: bool) -> None:
-    """Connect while the deploy's modules are loaded, where nobody is asked before it begins."""
+def _begin(app: App, jobs: list[Job], yes: bool) -> FirstLook | None:
+    """Connect and look while the deploy's modules are loaded, where nobody is asked before it.
+
+    For one host whose engine runs there. A look that fails is the deploy's own to take again.
+    """
     only = jobs[0] if len(jobs) == 1 else None
-    if only is None or only.service.engine == "kubernetes":
-        return
-    if yes or only.host.origin.kind == "lab":
-        app.begin(only.host)
+    if only is None or only.service.engine or not (yes or only.host.origin.kind == "lab"):
+        return None
+    from ddops.errors import CommandFailed
+    from ddops.gates import observe
+    from ddops.inventory.port import port_of
+    from ddops.layout import HostLayout
+    from ddops.transport.common import Job as Beside
+
+    host, name, port = only.host, only.service.name, port_of(only.host, only.service)
+    transport, layout = app.begin(host), HostLayout(only.host.engine_dir)
+
+    def look() -> Observation | None:
+        try:
+            return observe(transport, layout, host.python, name, port)
+        except CommandFailed:
+            return None
+
+    return partial(Beside(look, f"first-look-{host.name}").within, TIMEOUT_MAX)
 
 
 def _in_turn(app: App, jobs: list[Job], rules: Rules) -> tuple[list[Job], Rules]:
@@ -154,7 +174,9 @@ def _in_turn(app: App, jobs: list[Job], rules: Rules) -> tuple[list[Job], Rules]
     return [of[p] for p in pairs], rules
 
 
-def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[Job]:
+def _roll_out(
+    app: App, jobs: list[Job], tools: Tools, rules: Rules, first: FirstLook | None
+) -> RollOut[Job]:
     from dataclasses import replace
 
     from ddops.deploy import Stop, deploy_service, roll_back
@@ -169,7 +191,9 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
             wave,
             lambda j: app.reach(
                 j.host,
-                lambda t: deploy_service(t, j.host, j.service, j.profile, shared[j.service.name]),
+                lambda t: deploy_service(
+                    t, j.host, j.service, j.profile, shared[j.service.name], first
+                ),
             ),
             least=_most_nodes(wave),
         )

@@ -96,9 +96,17 @@ def prepare(host: Host, service: Service, profile: Profile, lookup: Lookup) -> R
 
 
 def deploy_service(
-    transport: Transport, host: Host, service: Service, profile: Profile, tools: Tools
+    transport: Transport,
+    host: Host,
+    service: Service,
+    profile: Profile,
+    tools: Tools,
+    first: Callable[[], Observation | None] | None = None,
 ) -> Outcome:
-    """Make the release live, or prove that it is. Errors carry the exit code they mean."""
+    """Make the release live, or prove that it is. Errors carry the exit code they mean.
+
+    `first` is a look at the service that the caller has begun; None where nothing was seen.
+    """
     release = prepare(host, service, profile, tools.lookup)
 
     def prepared() -> Rows:
@@ -106,7 +114,9 @@ def deploy_service(
         return (*rows, *tree_rows(transport, host, service, profile, tools.lookup))
 
     judged = launch_of(release.launch, profile.engine, service, host)
-    return deploy_release(transport, host, service, release, tools, judged, prepared, profile)
+    return deploy_release(
+        transport, host, service, release, tools, judged, prepared, profile, first
+    )
 
 
 def _chosen(profile: Profile | None) -> dict[str, object]:
@@ -129,13 +139,14 @@ def deploy_release(
     judged: Launch | None,
     prepared: Callable[[], Rows],
     profile: Profile | None = None,
+    first: Callable[[], Observation | None] | None = None,
 ) -> Outcome:
     """The same for a release that is there already, such as a snapshot's."""
     target = ServiceOnHost(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
     with together(target, tools) as tools:
-        return _deploy(target, release, tools, judged, prepared, profile)
+        return _deploy(target, release, tools, judged, prepared, profile, first or (lambda: None))
 
 
 @contextmanager
@@ -166,11 +177,12 @@ def _deploy(
     judged: Launch | None,
     prepared: Callable[[], Rows],
     profile: Profile | None,
+    first: Callable[[], Observation | None],
 ) -> Outcome:
     service, host, party = target.service, target.host, tools.party
     if party is not None:
         party.agree(host.name, "release", release.digest)
-    seen = look(target)
+    seen = first() or look(target)
     unchanged = None if tools.restart else _unchanged(seen, target, release)
     # Somebody at work may be about to change it: then the lock decides, and a second look.
     if unchanged is not None and lock.read(target.transport, target.layout) is not None:
