@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -655,3 +656,30 @@ def test_what_was_read_is_acknowledged_at_once(lab: Lab, monkeypatch: pytest.Mon
     transport.close()
     monkeypatch.setattr(ssh_link, "_QUICKACK", None)
     assert transport.run(cmd("true")).ok
+
+
+def test_the_end_of_input_is_never_sent_behind_the_end_of_the_session(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sshd hangs up on that, and with it on every other call of the connection."""
+    from ddops.transport import ssh_link
+
+    real, eof, ends = ssh_link.StrictTransport._send_user_message, 96, list[float]()
+
+    def late(self: ssh_link.StrictTransport, message: Any) -> None:
+        if message.asbytes()[0] == eof:
+            ends.append(time.monotonic())
+            time.sleep(0.1)  # the command has ended meanwhile, and its session closes
+        real(self, message)
+
+    monkeypatch.setattr(ssh_link.StrictTransport, "_send_user_message", late)
+    transport = lab.to(lab.server())
+    assert transport.run(cmd("true")).ok
+    first = transport._link
+    for _ in range(3):
+        assert transport.run(cmd("true")).ok
+        assert transport.run(cmd("true", stdin=b"nobody reads it")).ok
+    assert len(ends) == 7
+    time.sleep(0.1)
+    assert transport.run(cmd("true")).ok
+    assert transport._link is first
