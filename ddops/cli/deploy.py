@@ -101,14 +101,10 @@ def deploy(
     ddops deploy nvlink --canary --batch 4
     ddops deploy k26 --render-only -o k26-files
     """
-    from ddops.cli.app import end_together
-    from ddops.cli.routers import settle_routers
-
     jobs = _jobs(app, target, limit, exclude, profile)
     whole([(j.host, j.service) for j in jobs])
     first = None if dry_run or render_only or out is not None else _begin(app, jobs, yes)
 
-    from ddops.deploy import Stop, on_interrupt
     from ddops.deploy.rendered import refuse_kubernetes
 
     rules = fleet()
@@ -126,6 +122,21 @@ def deploy(
     if not all(j.host.origin.kind == "lab" for j in jobs):
         words = ", ".join(f"{j.service.name} on {j.host.name}" for j in jobs)
         confirm(f"Deploy {words}?", yes)
+    _make_live(app, jobs, rules, first, lock_wait, as_json)
+
+
+def _make_live(
+    app: App,
+    jobs: list[Job],
+    rules: Rules,
+    first: FirstLook | None,
+    lock_wait: float,
+    as_json: bool,
+) -> None:
+    from ddops.cli.app import end_together
+    from ddops.cli.routers import settle_routers
+    from ddops.deploy import Stop, on_interrupt
+
     stop = Stop()
     tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):

@@ -40,7 +40,10 @@ _LINKS = """
 for l in current committed; do readlink "$1/$l" || echo; done
 """
 #: The same, then who ran it last, where that is written down.
-_STANDING = _LINKS + 'cat -- "$2" 2>/dev/null || :\n'
+_STANDING = """
+for l in current committed; do readlink "$1/$l" || echo; done
+cat -- "$2" 2>/dev/null || :
+"""
 _LIST = 'cd "$1" 2>/dev/null && ls -1 || :'
 _JOURNAL = 'tail -c 1000000 -- "$1" 2>/dev/null || :'
 _UNLINK = 'rm -f -- "$@"'
