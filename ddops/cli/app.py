@@ -40,6 +40,7 @@ class App:
         self.speak(verbose=verbose > 0, quiet=quiet)
         self._open: list[Transport] = []
         self._shared: dict[SshTarget, Transport] = {}
+        self._ahead: dict[Host, Transport] = {}
         self._sharing = threading.Lock()
 
     @cached_property
@@ -84,8 +85,16 @@ class App:
         For work on one host after the other of a fleet: connections kept to the end of the program
         would come to more than a process may have open files.
         """
-        with closing(self.transport(host)) as transport:
+        with self._sharing:
+            begun = self._ahead.pop(host) if host in self._ahead else None
+        with closing(begun or self.transport(host)) as transport:
             return work(transport)
+
+    def begin(self, host: Host) -> Transport:
+        """Begin to connect to a host that `reach` is going to be asked for, one of few."""
+        self._ahead[host] = transport = self.transport(host)
+        connect_soon(transport)
+        return transport
 
     def shared_transport(self, target: SshTarget) -> Transport:
         """The one transport to a machine that the work on many hosts needs, such as a backup place.
@@ -162,6 +171,14 @@ class App:
     def close(self) -> None:
         for transport in self._open:
             transport.close()
+
+
+def connect_soon(transport: Transport) -> None:
+    """Begin to connect, where there is something to connect to."""
+    from ddops.transport.ssh import SshTransport
+
+    if isinstance(transport, SshTransport):
+        transport.connect_soon()
 
 
 def _silent(_done: int, _total: int) -> None:

@@ -72,6 +72,18 @@ def tools_for(app: App, host: Host, *, allow: Sequence[str] = ()) -> Tools:
     return _tools(app, host.origin.kind == "lab", allow)
 
 
+def tools_for_deploy(app: App, host: Host) -> Tools:
+    """The same, where the snapshot comes soon: the git place is being connected to meanwhile."""
+    from ddops.cli.app import connect_soon
+    from ddops.snapshot.places import GitCopy
+
+    tools = tools_for(app, host)
+    for place in tools.places:
+        if isinstance(place, GitCopy):
+            connect_soon(place.place.transport)
+    return tools
+
+
 def tools_for_snapshot(app: App, manifest: Manifest) -> Tools:
     """The tools for a snapshot that is there; its host may be gone from the inventory."""
     host = app.inventory.hosts.get(manifest.host)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +17,10 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.cli.app import App
     from ddops.deploy import Outcome, Stop, Tools
     from ddops.deploy.fleet import RollOut, Rules
+    from ddops.gates import Observation
     from ddops.inventory import Host, Profile, Service
+
+    FirstLook = Callable[[], Observation | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,12 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
         keep: bool,
         **more: object,
     ) -> None:
-        from ddops.deploy.fleet import Rules
+        def rules() -> Rules:
+            from ddops.deploy.fleet import Rules
 
-        command(*args, rules=Rules(canary, batch, fail_percent, keep), **more)
+            return Rules(canary, batch, fail_percent, keep)
+
+        command(*args, fleet=rules, **more)
 
     return one
 
@@ -78,7 +85,7 @@ def deploy(
     render_only: bool,
     out: str | None,
     lock_wait: float,
-    rules: Rules,
+    fleet: Callable[[], Rules],
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -94,13 +101,13 @@ def deploy(
     ddops deploy nvlink --canary --batch 4
     ddops deploy k26 --render-only -o k26-files
     """
-    from ddops.cli.app import end_together
-    from ddops.cli.routers import settle_routers
-    from ddops.deploy import Stop, on_interrupt
-    from ddops.deploy.rendered import refuse_kubernetes
-
     jobs = _jobs(app, target, limit, exclude, profile)
     whole([(j.host, j.service) for j in jobs])
+    first = None if dry_run or render_only or out is not None else _begin(app, jobs, yes)
+
+    from ddops.deploy.rendered import refuse_kubernetes
+
+    rules = fleet()
     if render_only or out is not None:
         from ddops.cli.deploy_render import render_only as write
 
@@ -115,17 +122,58 @@ def deploy(
     if not all(j.host.origin.kind == "lab" for j in jobs):
         words = ", ".join(f"{j.service.name} on {j.host.name}" for j in jobs)
         confirm(f"Deploy {words}?", yes)
+    _make_live(app, jobs, rules, first, lock_wait, as_json)
+
+
+def _make_live(
+    app: App,
+    jobs: list[Job],
+    rules: Rules,
+    first: FirstLook | None,
+    lock_wait: float,
+    as_json: bool,
+) -> None:
+    from ddops.cli.app import end_together
+    from ddops.cli.routers import settle_routers
+    from ddops.deploy import Stop, on_interrupt
+
     stop = Stop()
     tools = tools_of(app, stop, lock_wait)
     with on_interrupt(stop, app.warn):
         jobs, rules = _in_turn(app, jobs, rules)
-        done = _roll_out(app, jobs, tools, rules)
+        done = _roll_out(app, jobs, tools, rules, first)
         outcomes = [(j.host, j.service, o) for j, o in done.outcomes]
         routers = [] if stop.asked else settle_routers(app, outcomes, tools)
     settled = [(url, r.outcome) for _, url, r in routers if not isinstance(r, Exception)]
     emit_outcomes(outcomes, as_json, settled)
     _end(app, done)
     end_together([(host, r) for host, _, r in routers], app.report)
+
+
+def _begin(app: App, jobs: list[Job], yes: bool) -> FirstLook | None:
+    """Connect and look while the deploy's modules are loaded, where nobody is asked before it.
+
+    For one host whose engine runs there. A look that fails is the deploy's own to take again.
+    """
+    only = jobs[0] if len(jobs) == 1 else None
+    if only is None or only.service.engine or not (yes or only.host.origin.kind == "lab"):
+        return None
+    from ddops.errors import CommandFailed
+    from ddops.gates import observe
+    from ddops.inventory.port import port_of
+    from ddops.layout import HostLayout
+    from ddops.transport.common import Job as Beside
+
+    host, name, port = only.host, only.service.name, port_of(only.host, only.service)
+    transport, layout = app.begin(host), HostLayout(only.host.engine_dir)
+
+    def look() -> Observation | None:
+        try:
+            return observe(transport, layout, host.python, name, port)
+        except CommandFailed:
+            return None
+
+    return partial(Beside(look, f"first-look-{host.name}").within, TIMEOUT_MAX)
 
 
 def _in_turn(app: App, jobs: list[Job], rules: Rules) -> tuple[list[Job], Rules]:
@@ -137,7 +185,9 @@ def _in_turn(app: App, jobs: list[Job], rules: Rules) -> tuple[list[Job], Rules]
     return [of[p] for p in pairs], rules
 
 
-def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[Job]:
+def _roll_out(
+    app: App, jobs: list[Job], tools: Tools, rules: Rules, first: FirstLook | None
+) -> RollOut[Job]:
     from dataclasses import replace
 
     from ddops.deploy import Stop, deploy_service, roll_back
@@ -152,7 +202,9 @@ def _roll_out(app: App, jobs: list[Job], tools: Tools, rules: Rules) -> RollOut[
             wave,
             lambda j: app.reach(
                 j.host,
-                lambda t: deploy_service(t, j.host, j.service, j.profile, shared[j.service.name]),
+                lambda t: deploy_service(
+                    t, j.host, j.service, j.profile, shared[j.service.name], first
+                ),
             ),
             least=_most_nodes(wave),
         )
@@ -269,7 +321,7 @@ def _jobs(
 
 
 def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
-    from ddops.cli.backups import tools_for
+    from ddops.cli.backups import tools_for_deploy
     from ddops.cli.routers import drains_of
     from ddops.clock import SystemClock
     from ddops.deploy import Settings, Tools
@@ -286,7 +338,7 @@ def tools_of(app: App, stop: Stop, lock_wait: float) -> Tools:
         redactor=app.redactor,
         lock_wait_s=lock_wait,
         waivers=app.inventory.waivers,
-        snapshots=lambda host: tools_for(app, host),
+        snapshots=lambda host: tools_for_deploy(app, host),
         drains=drains_of(app),
     )
 

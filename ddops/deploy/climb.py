@@ -111,8 +111,7 @@ class Climb:
         last = self.service.observe()
         ladder = [judge_g0(first, last, self.op_id), judge_g1(last), judge_g2(last)]
         ladder += [judge_g3(last, start.digest, start.identity), *results[1:]]
-        for gate in ladder:
-            self._tell(gate)
+        self._tell(ladder)
         self._judge([*ladder[:3], results[0], *ladder[3:]])
         self.stop.check("before the deploy was committed")
         return ladder
@@ -129,8 +128,7 @@ class Climb:
         first = self.start.seen
         ladder = [judge_g0(first, last, self.op_id), judge_g1(last), judge_g2(last)]
         ladder += [GateResult(g, Verdict.SKIP, "rank 0 answers for all", {}) for g in ("G3", "G4")]
-        for gate in ladder:
-            self._tell(gate)
+        self._tell(ladder)
         self._judge(ladder)
         return ladder
 
@@ -188,14 +186,15 @@ class Climb:
                 self.stop.check("while the new release was soaking")
 
     def _keep(self, gate: GateResult) -> GateResult:
-        self._tell(gate)
+        self._tell([gate])
         self._judge([gate])
         return gate
 
-    def _tell(self, gate: GateResult) -> None:
+    def _tell(self, gates: Sequence[GateResult]) -> None:
         launch = self.start.seen.launch
-        self.record.gate(gate, launch.nonce if launch else None)
-        self.say(f"{gate.name} {gate.verdict.value}: {gate.message}")
+        self.record.gates(gates, launch.nonce if launch else None)
+        for gate in gates:
+            self.say(f"{gate.name} {gate.verdict.value}: {gate.message}")
 
     def _judge(self, ladder: Sequence[GateResult]) -> None:
         """A gate passes, or is skipped for a recorded reason; unknown is not a pass."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddops.command import Cmd, Redactor, Secret, cmd, sh
+from ddops.command import ALONE, Cmd, Redactor, Secret, cmd, sh
 from ddops.deploy.preflight import Preflight, parse_preflight
 from ddops.deploy.release import Release, places, release_files
 from ddops.engines.sglang import LAUNCHER_WORDS
@@ -25,12 +25,24 @@ from ddops.layout import HostLayout, ServiceLayout
 from ddops.model import GateResult, State
 from ddops.supervise import Orchestrator, Order, ServiceState, orchestrator_of
 from ddops.transport import Transport
-from ddops.transport.files import link_atomically, make_dirs, read_file, send_tree, write_file
+from ddops.transport.files import (
+    link_atomically,
+    make_dirs,
+    read_file,
+    read_files,
+    send_tree,
+    write_file,
+)
 
 Lookup = Callable[[str], Path]
 
 _LINKS = """
 for l in current committed; do readlink "$1/$l" || echo; done
+"""
+#: The same, then who ran it last, where that is written down.
+_STANDING = """
+for l in current committed; do readlink "$1/$l" || echo; done
+cat -- "$2" 2>/dev/null || :
 """
 _LIST = 'cd "$1" 2>/dev/null && ls -1 || :'
 _JOURNAL = 'tail -c 1000000 -- "$1" 2>/dev/null || :'
@@ -52,6 +64,14 @@ class Links:
 
     current: str | None
     committed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a service stands before anything is done to it: its links, and who ran it last."""
+
+    links: Links
+    ran_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +127,21 @@ class ServiceOnHost:
         return self.orchestrator.observe(self.service.name, self.port, http=http)
 
     def links(self) -> Links:
-        done = self.transport.run(sh(_LINKS, self.where.dir))
-        names = [line.rpartition("/")[2] or None for line in done.out.splitlines()]
-        current, committed = [*names, None, None][:2]
-        return Links(current, committed)
+        return _links(self.transport.run(sh(_LINKS, self.where.dir)).out.splitlines())
+
+    def standing(self) -> Standing:
+        """Links and `ran_by` in one look."""
+        done = self.transport.run(sh(_STANDING, self.where.dir, self.where.kind))
+        lines = done.out.splitlines()
+        return Standing(_links(lines[:2]), "".join(lines[2:]).strip() or self.host.supervisor)
 
     def preflight(self, release: Release, timeout_s: float) -> Preflight:
         """Have the installed engine parse the release's options; it starts nothing."""
         filled = {"rank": "0", "dist_addr": "127.0.0.1:20000"} if self.node.later else {}
         argv, env = release.launch.expand(places(self.host, self.port, self.node) | filled)
         words = [
-            self.host.python, f"{self.layout.hostside}/preflight.py", argv[0], json.dumps(env),
-            str(timeout_s), *argv[LAUNCHER_WORDS:],
+            self.host.python, *ALONE, f"{self.layout.hostside}/preflight.py", argv[0],
+            json.dumps(env), str(timeout_s), *argv[LAUNCHER_WORDS:],
         ]  # fmt: skip
         done = self.transport.run(cmd(*words), deadline_s=timeout_s + 20)
         if not done.ok:
@@ -136,12 +159,14 @@ class ServiceOnHost:
 
     def staged_files(self, digest: str) -> dict[str, str]:
         """Texts of a staged release, without its secrets."""
-        out = {}
-        for name in ("release.json", "gates.json", "golden.json"):
-            data = read_file(self.transport, f"{self.where.release(digest)}/{name}")
-            if data is not None:
-                out[name] = data.decode("utf-8", "replace")
-        return out
+        names = ("release.json", "gates.json", "golden.json")
+        paths = {f"{self.where.release(digest)}/{name}": name for name in names}
+        there = read_files(self.transport, list(paths))
+        return {
+            paths[path]: data.decode("utf-8", "replace")
+            for path, data in there.items()
+            if data is not None
+        }
 
     def journal_text(self) -> str:
         """The end of the host's journal, a megabyte at most."""
@@ -152,7 +177,8 @@ class ServiceOnHost:
         where, target = self.where, self.where.release(release.digest)
         make_dirs(self.transport, where.releases, where.run, where.log, mode=0o700)
         files = release_files(release, self.host, self.port, self.node)
-        fresh = read_file(self.transport, f"{target}/release.json") is None
+        there = read_files(self.transport, [f"{target}/{name}" for name in files])
+        fresh = there[f"{target}/release.json"] is None
         if fresh:
             with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
                 for name, text in files.items():
@@ -161,7 +187,7 @@ class ServiceOnHost:
         else:
             # The digest is the same on every host; port and folders are filled in for this one.
             for name, text in files.items():
-                if read_file(self.transport, f"{target}/{name}") != text.encode():
+                if there[f"{target}/{name}"] != text.encode():
                     write_file(self.transport, f"{target}/{name}", text.encode())
         self._stage_secrets(release, target, resolve)
         return {"fresh": fresh, **self.orchestrator.stage(self.order(release), self.lookup)}
@@ -204,18 +230,20 @@ class ServiceOnHost:
 
     def start(self, op_id: str) -> ServiceState:
         """Start `current`; the guard's record of this start will carry `op_id`."""
-        write_file(self.transport, self.where.op_id, op_id.encode(), 0o600)
         old = [self.where.launch_record]
         if self.kind != self.host.supervisor:
             write_file(self.transport, self.where.kind, self.kind.encode(), 0o600)
         else:
             old.append(self.where.kind)
-        self._run("old launch record stays", sh(_UNLINK, *old))
+        write_file(self.transport, self.where.op_id, op_id.encode(), 0o600, instead_of=old)
         return self.orchestrator.submit(self.service.name)
 
-    def stop(self) -> ServiceState:
-        """Stop and verify, in whosever hands it is; what is left over is the caller's to judge."""
-        before = self.run_by(self.ran_by())
+    def stop(self, ran_by: str = "") -> ServiceState:
+        """Stop and verify, in whosever hands it is; what is left over is the caller's to judge.
+
+        `ran_by` is whose those are, where the caller knows.
+        """
+        before = self.run_by(ran_by or self.ran_by())
         if before is not self:
             state = before.orchestrator.cancel(self.service.name)
             if state.left or state.state is not State.DOWN:
@@ -245,7 +273,7 @@ class ServiceOnHost:
         answers: list[Mapping[str, object]] = []
         if gates and golden is not None:
             words = [
-                self.host.python, f"{self.layout.hostside}/golden.py", self.where.dir,
+                self.host.python, *ALONE, f"{self.layout.hostside}/golden.py", self.where.dir,
                 str(self.port), f"{self.where.release(digest)}/golden.json", str(timeout_s),
                 *(["--ties"] if needs_ties(gates) else []),
             ]  # fmt: skip
@@ -272,16 +300,22 @@ class ServiceOnHost:
         parsed = parse_golden(golden.decode(), f"{target}/golden.json") if golden else None
         return tuple(meta["gates"]), dict(meta["identity"]), parsed
 
-    def journal(self, **row: object) -> None:
-        """One line in the host's own journal, so that a second operator can read it there."""
-        line = json.dumps(self.redactor.tree(row), default=str) + "\n"
-        script = sh('umask 077; cat >> "$1"', self.layout.journal).with_stdin(line.encode())
+    def journal(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Lines in the host's own journal, so that a second operator can read them there."""
+        text = "".join(json.dumps(self.redactor.tree(r), default=str) + "\n" for r in rows)
+        script = sh('umask 077; cat >> "$1"', self.layout.journal).with_stdin(text.encode())
         self._run("the host's journal could not be written", script)
 
     def _run(self, what: str, command: Cmd) -> None:
         done = self.transport.run(command)
         if not done.ok:
             raise CommandFailed(f"{self.host.name}: {what}", rc=done.rc, stderr=done.err)
+
+
+def _links(lines: Sequence[str]) -> Links:
+    names = [line.rpartition("/")[2] or None for line in lines]
+    current, committed = [*names, None, None][:2]
+    return Links(current, committed)
 
 
 def port_is_foreign(seen: Observation) -> bool:

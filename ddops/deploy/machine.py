@@ -18,9 +18,10 @@ from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.compat import Finding, judge_all, subject_of, waive
 from ddops.compat import Launch as JudgedLaunch
+from ddops.deploy.ahead import Ahead
 from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.drain import Drain, NoDrain
-from ddops.deploy.host import ServiceOnHost, port_is_foreign
+from ddops.deploy.host import ServiceOnHost, Standing, port_is_foreign
 from ddops.deploy.memory import free_memory
 from ddops.deploy.party import Party, PartyStop
 from ddops.deploy.preflight import Preflight
@@ -61,11 +62,16 @@ def _no_snapshot(_facts: Facts, _required: bool) -> Step:
 
 @dataclass(slots=True)
 class Deploy:
-    """One attempt to make `release` live on one host. The caller holds the host's lock."""
+    """One attempt to make `release` live on one host. The caller holds the host's lock.
+
+    `standing` and `looked` are what was seen since it does, and `ahead` what is being looked at.
+    """
 
     service: ServiceOnHost
     release: Release
-    prepared: Callable[[], Sequence[tuple[str, str, Proposal]]]
+    standing: Standing
+    looked: Observation | None
+    ahead: Ahead
     settings: Settings
     record: Recorder
     resolve: Callable[[str], Secret]
@@ -87,8 +93,8 @@ class Deploy:
 
     def run(self) -> Observation:
         """Go through all transitions. Returns the gated observation of the new launch."""
-        previous = self.service.links().committed  # the lock is held: nobody else moves it
-        self.was = self.service.ran_by()
+        previous = self.standing.links.committed  # the lock is held: nobody else moves it
+        self.was = self.standing.ran_by
         try:
             self.record.locked(previous)
             self._before()
@@ -107,19 +113,12 @@ class Deploy:
 
     def _before(self) -> None:
         """Everything that leaves the running service alone. An error here changed nothing."""
-        with ThreadPoolExecutor(3, thread_name_prefix="look") as pool:
-            # These only look: beside the probe, which takes as long as each.
-            rows = pool.submit(self.prepared)
-            looked = pool.submit(self.service.observe, http=False)
-            parsed = pool.submit(
-                self.service.preflight, self.release, self.settings.preflight_timeout_s
-            )
-            facts = self._probe()
+        facts = self._probe()
         self._compat(facts)
         self._can_soak(facts)
-        self.record.ok("rendered", {"release": self.release.digest, **self.chosen})
-        self._flags(parsed.result())
-        seen = looked.result()
+        self.record.ok("rendered", {"release": self.release.digest, **self.chosen}, soon=True)
+        self._flags(self.ahead.parsed.result())
+        seen = self.looked or self.service.observe(http=False)
         if port_is_foreign(seen):
             raise self._refuse(
                 "planned",
@@ -132,12 +131,13 @@ class Deploy:
                 f"{self.service.service.name} lists gates and has no golden file",
                 "set golden in the service's file: a load that cannot be gated is a load lost",
             )
-        self._provisioned(rows.result())
+        self._provisioned(self.ahead.rows.result())
         self.record.ok("planned", {"replaces": seen.launch.release if seen.launch else None})
         self._snapshotted(facts)
         self.still_ours()
         self.stop.check("before staging")
-        self.record.ok("staged", self.service.stage(self.release, self.resolve))
+        alone = self.party is None and isinstance(self.drain, NoDrain)
+        self.record.ok("staged", self.service.stage(self.release, self.resolve), soon=alone)
         self.stop.check("before the running service was touched")
         self._meet("staged")
         self._drained()
@@ -187,11 +187,10 @@ class Deploy:
             self.record.ok("snapshotted", step.evidence)
 
     def _probe(self) -> Facts:
-        host = self.service.host
-        root = str(host.vars.get("root", "/"))
-        facts = collect(self.service.transport, host.python, host.engine_dir, root)
+        facts = self.ahead.facts.result()
         self.record.facts(facts)
-        self.record.ok("probed", {"facts": facts.digest, "simulated": facts.simulated})
+        evidence = {"facts": facts.digest, "simulated": facts.simulated}
+        self.record.ok("probed", evidence, soon=True)
         return facts
 
     def _can_soak(self, facts: Facts) -> None:
@@ -222,7 +221,7 @@ class Deploy:
                 why="; ".join(_words(f) for f in bad),
                 next=f"ddops check {host.name}",
             )
-        self.record.ok("compat_ok", evidence)
+        self.record.ok("compat_ok", evidence, soon=True)
 
     def _flags(self, found: Preflight) -> None:
         """The installed engine parses the line itself: a table knows releases, not patches."""
@@ -235,7 +234,7 @@ class Deploy:
                 why="; ".join(found.faults),
                 next=f"ddops check {self.service.host.name} --for {self.record.service}",
             )
-        self.record.ok("flags_ok", found.evidence)
+        self.record.ok("flags_ok", found.evidence, soon=True)
 
     def _refuse(self, state: str, why: str, next: str) -> RefusedError:
         self.record.fail(state, why, {})
@@ -244,10 +243,12 @@ class Deploy:
     def _after_stop(self) -> Observation:
         self.still_ours()
         self._stop_old()
-        self._meet("stopped")
-        self.service.switch(self.release.digest)
-        self.record.ok("switched", {"current": self.release.digest})
-        seen = self._start(self.release.digest)
+        with ThreadPoolExecutor(1, thread_name_prefix="look") as pool:
+            stopped = pool.submit(self.service.observe, http=False)
+            self._meet("stopped")
+            self.service.switch(self.release.digest)
+            self.record.ok("switched", {"current": self.release.digest})
+        seen = self._start(self.release.digest, stopped.result())
         r = self.release
         gates = self._climb(Started(seen, r.digest, r.identity, r.gates, r.golden)).all()
         version = seen.launch.weight_version if seen.launch else ""
@@ -269,20 +270,26 @@ class Deploy:
             self._say(f"old releases stay: {_said(error)}", Level.WARN)
 
     def _stop_old(self) -> None:
-        word = self._stopped("the old service")
-        self.record.ok("stopped", {"was": word})
-        if self.service.service.engine == "slurm":
-            self.record.skip("vram_free", "the job looks itself, on the nodes it is given")
-        elif (self.service.host.host_class or "cpu") == "cpu":
-            self.record.skip("vram_free", "a CPU host")
-        elif self.service.host.simulated:
-            self.record.skip("vram_free", "a recorded host: no GPU is behind it")
+        word = self._stopped("the old service", self.was)
+        skipped = self._no_memory()
+        self.record.ok("stopped", {"was": word}, soon=bool(skipped))
+        if skipped:
+            self.record.skip("vram_free", skipped)
         else:
             self._vram_free()
 
-    def _stopped(self, what: str) -> str:
+    def _no_memory(self) -> str:
+        """Why no GPU's memory is looked at behind the stop, if none is."""
+        host = self.service.host
+        if self.service.service.engine == "slurm":
+            return "the job looks itself, on the nodes it is given"
+        if (host.host_class or "cpu") == "cpu":
+            return "a CPU host"
+        return "a recorded host: no GPU is behind it" if host.simulated else ""
+
+    def _stopped(self, what: str, ran_by: str = "") -> str:
         """Stop what runs; the supervisor's word for it. A stop that left something is an error."""
-        state = self.service.stop()
+        state = self.service.stop(ran_by)
         if state.left or state.state is not State.DOWN:
             raise DdopsError(
                 f"{self.service.host.name}: {what} did not stop",
@@ -297,8 +304,9 @@ class Deploy:
         facts = collect(self.service.transport, host.python, host.engine_dir, only=("smi_apps",))
         self.record.ok("vram_free", {"used_mib": free_memory(host.name, facts)})
 
-    def _start(self, digest: str) -> Observation:
-        before = self.service.observe(http=False)
+    def _start(self, digest: str, stopped: Observation | None = None) -> Observation:
+        """`stopped` is a look behind the stop: the log ends there until this start writes on."""
+        before = stopped or self.service.observe(http=False)
         self._say(f"starting {short(digest)}")
         self.service.start(self.record.op_id)
         waiter = Waiter(

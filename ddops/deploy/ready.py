@@ -15,6 +15,8 @@ from ddops.gates import Observation
 from ddops.model import State
 
 POLL_S = 0.5
+#: At first it is asked as soon as an answer is read: a small engine is there at once.
+SOON_S = 0.005
 #: A queue is asked less often: its controller serves a whole cluster.
 QUEUE_S = 2.0
 #: A start must show its launch record within this time; forking takes milliseconds.
@@ -77,7 +79,7 @@ class Waiter:
             if queued:
                 self.stop.wait(QUEUE_S)
             else:
-                self.stop.wait(POLL_S if now - began > POLL_S else POLL_S / 5)
+                self.stop.wait(POLL_S if now - began > POLL_S else SOON_S)
 
     def _queued(self, seen: Observation, waited: float) -> bool:
         """Whether a scheduler has no nodes for it yet; too long, or over before it ran, fails."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from ddops.clock import Clock, SystemClock
 from ddops.events import Event, Level, Reporter
 from ddops.gates import Launch
 from ddops.ledger import Ledger, Outcome
@@ -15,7 +16,11 @@ from ddops.probe import Facts
 
 @dataclass(slots=True)
 class Recorder:
-    """One deployment's rows. `journal` writes the same line on the host itself."""
+    """One deployment's rows. `journal` writes the same lines on the host itself.
+
+    A row that is `soon` followed by another, with nothing done on the host between them, waits
+    for that one and goes to the host's journal with it. Here each row is written at once.
+    """
 
     ledger: Ledger
     op_id: str
@@ -23,7 +28,9 @@ class Recorder:
     host: str
     release: str
     report: Reporter
-    journal: Callable[[Mapping[str, object]], None]
+    journal: Callable[[Sequence[Mapping[str, object]]], None]
+    clock: Clock = field(default_factory=SystemClock)
+    _waiting: list[Mapping[str, object]] = field(default_factory=list)
 
     def locked(self, committed: str | None) -> None:
         """The first row. The host's journal is told what its link says passed last: a run that
@@ -31,8 +38,8 @@ class Recorder:
         self._ledger_row("locked", Outcome.OK, {"committed": committed})
         self._journal_row("locked", Outcome.OK, {"committed": committed})
 
-    def ok(self, state: str, evidence: Mapping[str, object]) -> None:
-        self._row(state, Outcome.OK, evidence)
+    def ok(self, state: str, evidence: Mapping[str, object], *, soon: bool = False) -> None:
+        self._row(state, Outcome.OK, evidence, soon=soon)
 
     def skip(self, state: str, why: str) -> None:
         self._row(state, Outcome.SKIP, {"why": why})
@@ -79,16 +86,23 @@ class Recorder:
             started=datetime.fromtimestamp(launch.started, UTC),
         )
 
-    def gate(self, result: GateResult, nonce: str | None) -> None:
-        self.ledger.add_gate(result, deployment=self.op_id, launch=nonce)
+    def gates(self, results: Sequence[GateResult], nonce: str | None) -> None:
+        with self.ledger.batch():
+            for result in results:
+                self.ledger.add_gate(result, deployment=self.op_id, launch=nonce)
 
-    def _row(self, state: str, verdict: Outcome, evidence: Mapping[str, object]) -> None:
+    def _row(
+        self, state: str, verdict: Outcome, evidence: Mapping[str, object], *, soon: bool = False
+    ) -> None:
         self._ledger_row(state, verdict, evidence)
-        self._journal_row(state, verdict, {})
+        self._journal_row(state, verdict, {}, soon=soon)
 
-    def _journal_row(self, state: str, verdict: Outcome, more: Mapping[str, object]) -> None:
-        self.journal(
+    def _journal_row(
+        self, state: str, verdict: Outcome, more: Mapping[str, object], *, soon: bool = False
+    ) -> None:
+        self._waiting.append(
             {
+                "at": self.clock.now().isoformat(timespec="seconds"),
                 "op": self.op_id,
                 "service": self.service,
                 "release": self.release,
@@ -97,6 +111,10 @@ class Recorder:
                 **more,
             }
         )
+        if not soon:
+            rows = self._waiting[:]
+            self._waiting.clear()  # lost with a host that is: they are on record here
+            self.journal(rows)
 
     def _ledger_row(self, state: str, verdict: Outcome, evidence: Mapping[str, object]) -> None:
         n = self.ledger.add_transition(self.op_id, state, verdict, dict(evidence))

@@ -92,7 +92,8 @@ def roll_back(
             # What provision would do today says nothing about the environment of that release:
             # the engine in it was asked for its flags, and that is the proof.
             judged = launch_of(release.launch, str(release.content["upstream"]), service, host)
-            return work.go(release, prepared=lambda: (), judged=judged)
+            with work.looking(release, lambda: ()) as ahead:
+                return work.go(release, ahead, judged)
         except RolledBackError as error:
             raise RollbackFailedError(
                 f"{host.name}: {short(release.digest)} does not pass its gates any more",

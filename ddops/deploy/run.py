@@ -6,19 +6,21 @@ import getpass
 import secrets
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ddops import lock
 from ddops.clock import Clock
 from ddops.command import Redactor, Secret
 from ddops.compat import Launch, launch_of
+from ddops.deploy.ahead import Ahead, looking
 from ddops.deploy.climb import Climb, Settings, Started
 from ddops.deploy.code import release_code, tree_rows
 from ddops.deploy.drain import Drain, NoDrain
-from ddops.deploy.host import ServiceOnHost, serves
+from ddops.deploy.host import Links, ServiceOnHost, serves
 from ddops.deploy.machine import Deploy
 from ddops.deploy.party import Party, PartyStop
 from ddops.deploy.record import Recorder
@@ -33,9 +35,7 @@ from ddops.inventory.port import port_of as port_of
 from ddops.ledger import Ledger
 from ddops.model import State, short
 from ddops.plan import Proposal, make_plan
-from ddops.probe import Facts
 from ddops.provision import Provision, env_recipe
-from ddops.snapshot import Step, snapshot_for_deploy
 from ddops.snapshot import Tools as SnapshotTools
 from ddops.transport import Transport
 
@@ -96,9 +96,17 @@ def prepare(host: Host, service: Service, profile: Profile, lookup: Lookup) -> R
 
 
 def deploy_service(
-    transport: Transport, host: Host, service: Service, profile: Profile, tools: Tools
+    transport: Transport,
+    host: Host,
+    service: Service,
+    profile: Profile,
+    tools: Tools,
+    first: Callable[[], Observation | None] | None = None,
 ) -> Outcome:
-    """Make the release live, or prove that it is. Errors carry the exit code they mean."""
+    """Make the release live, or prove that it is. Errors carry the exit code they mean.
+
+    `first` is a look at the service that the caller has begun; None where nothing was seen.
+    """
     release = prepare(host, service, profile, tools.lookup)
 
     def prepared() -> Rows:
@@ -106,7 +114,9 @@ def deploy_service(
         return (*rows, *tree_rows(transport, host, service, profile, tools.lookup))
 
     judged = launch_of(release.launch, profile.engine, service, host)
-    return deploy_release(transport, host, service, release, tools, judged, prepared, profile)
+    return deploy_release(
+        transport, host, service, release, tools, judged, prepared, profile, first
+    )
 
 
 def _chosen(profile: Profile | None) -> dict[str, object]:
@@ -129,13 +139,14 @@ def deploy_release(
     judged: Launch | None,
     prepared: Callable[[], Rows],
     profile: Profile | None = None,
+    first: Callable[[], Observation | None] | None = None,
 ) -> Outcome:
     """The same for a release that is there already, such as a snapshot's."""
     target = ServiceOnHost(
         transport, host, service, port_of(host, service), tools.lookup, tools.redactor
     )
     with together(target, tools) as tools:
-        return _deploy(target, release, tools, judged, prepared, profile)
+        return _deploy(target, release, tools, judged, prepared, profile, first or (lambda: None))
 
 
 @contextmanager
@@ -166,11 +177,12 @@ def _deploy(
     judged: Launch | None,
     prepared: Callable[[], Rows],
     profile: Profile | None,
+    first: Callable[[], Observation | None],
 ) -> Outcome:
     service, host, party = target.service, target.host, tools.party
     if party is not None:
         party.agree(host.name, "release", release.digest)
-    seen = look(target)
+    seen = first() or look(target)
     unchanged = None if tools.restart else _unchanged(seen, target, release)
     # Somebody at work may be about to change it: then the lock decides, and a second look.
     if unchanged is not None and lock.read(target.transport, target.layout) is not None:
@@ -179,14 +191,18 @@ def _deploy(
         return unchanged
     if seen is None:
         raise RefusedError(f"{host.name}: not provisioned", next=f"ddops provision {host.name}")
-    with at_work(target, f"deploy {service.name} {short(release.digest)}", tools) as work:
+    what = f"deploy {service.name} {short(release.digest)}"
+    with at_work(target, what, tools) as work, ExitStack() as until_done:
+        begin = partial(until_done.enter_context, work.looking(release, prepared))
+        likely = tools.restart or not serves(seen, release.digest, follower=target.node.rank > 0)
+        ahead = begin() if likely else None
         patient = None if tools.restart else _patient_look(target, release, tools.stop)
         unchanged = _unchanged(patient, target, release)
         if (unchanged := _all(unchanged, target, tools, "second look")) is not None:
             return unchanged
         if patient is not None and patient.unproven and _serving(patient, target, release):
             return work.prove(release, patient)
-        return work.go(release, prepared=prepared, judged=judged, profile=profile)
+        return work.go(release, ahead or begin(), judged, profile, patient)
 
 
 def _all(
@@ -209,25 +225,35 @@ class Work:
     ledger: Ledger
     still_ours: Callable[[], None]
 
+    def looking(
+        self, release: Release, prepared: Callable[[], Rows]
+    ) -> AbstractContextManager[Ahead]:
+        """Begin to read what `go` judges; at the end of the block nothing is read any more."""
+        limit, snapshots = self.tools.settings.preflight_timeout_s, self.tools.snapshots
+        return looking(self.target, release, prepared, limit, snapshots)
+
     def go(
         self,
         release: Release,
-        *,
-        prepared: Callable[[], Sequence[tuple[str, str, Proposal]]],
+        ahead: Ahead,
         judged: Launch | None,
         profile: Profile | None = None,
+        seen: Observation | None = None,
     ) -> Outcome:
         """Through the state machine; answers what is live then.
 
         Without a `profile` it is not known with which earlier runs this one could be compared.
+        `seen` is what the caller saw of the service, since it holds the lock.
         """
-        target, tools = self.target, self.tools
+        target, tools, standing = self.target, self.tools, self.target.standing()
         machine = Deploy(
             service=target,
             release=release,
-            prepared=prepared,
             settings=tools.settings,
-            record=recorder(self.ledger, target, release, self.op_id, tools),
+            record=recorder(self.ledger, target, release, self.op_id, tools, standing.links),
+            standing=standing,
+            looked=seen,
+            ahead=ahead,
             resolve=tools.resolve,
             clock=tools.clock,
             stop=tools.stop,
@@ -236,7 +262,7 @@ class Work:
             still_ours=self.still_ours,
             judged=judged,
             waivers=tools.waivers,
-            snapshot=self._snapshot,
+            snapshot=ahead.snapshot,
             party=tools.party,
             drain=tools.drains(target.service, target.host),
             smoke=self._smoke(release, profile),
@@ -277,15 +303,6 @@ class Work:
         if profile is None:
             return skipped("the profile behind this release is not known here")
         return smoke_of(self.target, release.digest, profile, self.ledger, self.tools.report)
-
-    def _snapshot(self, facts: Facts, required: bool) -> Step:
-        target, given = self.target, self.tools.snapshots
-        if isinstance(given, str):
-            return Step(given, {})
-        return snapshot_for_deploy(
-            target.transport, target.host, target.service.name, given(target.host),
-            required=required, facts=facts,
-        )  # fmt: skip
 
 
 @contextmanager
@@ -373,9 +390,15 @@ def committed(target: ServiceOnHost, release: Release) -> bool:
 
 
 def recorder(
-    ledger: Ledger, target: ServiceOnHost, release: Release, op_id: str, tools: Tools
+    ledger: Ledger,
+    target: ServiceOnHost,
+    release: Release,
+    op_id: str,
+    tools: Tools,
+    links: Links | None = None,
 ) -> Recorder:
-    host = target.host
+    """`links` as they are on the host, where the caller knows them."""
+    host, links = target.host, links or target.links()
     pins = {"gpu_uuids": list(host.pins.gpu_uuids), "host_key": host.pins.host_key}
     ledger.add_host(host.name, pins)
     content = release.content
@@ -397,15 +420,13 @@ def recorder(
         release=release.digest,
         host=host.name,
         by=f"{getpass.getuser()}@{socket.gethostname()}",
-        previous=target.links().committed,
+        previous=links.committed,
     )
-
-    def journal(row: Mapping[str, object]) -> None:
-        target.journal(at=tools.clock.now().isoformat(timespec="seconds"), **row)
 
     return Recorder(
-        ledger, op_id, target.service.name, host.name, release.digest, tools.report, journal
-    )
+        ledger, op_id, target.service.name, host.name, release.digest, tools.report,
+        target.journal, tools.clock,
+    )  # fmt: skip
 
 
 def tell(report: Reporter, outcome: Outcome) -> None:

@@ -11,10 +11,12 @@ the program has stopped and says which tagged processes are left, if any.
 
 from __future__ import annotations
 
+import http.client
 import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,11 +25,12 @@ import xmlrpc.client
 SCHEMA = "ddops.svctl/1"
 #: supervisord kills after the service's own stop time, at most 50 s with the default grace.
 HALT_S = 100.0
+#: Between two questions while something ends: soon at first, then longer.
+SOON_S, LATER_S = 0.005, 0.05
 
 
 def main(argv):
     state_dir, socket_path, verb = argv[0], argv[1], argv[2]
-    sys.path.insert(0, os.path.join(state_dir, "lib"))
     sys.path.insert(0, os.path.join(state_dir, "hostside"))
     service = argv[3] if len(argv) > 3 else ""
     out = {"schema": SCHEMA, **Control(state_dir, socket_path).do(verb, service)}
@@ -102,13 +105,10 @@ class Control:
     def connect(self):
         if not os.path.exists(self.socket):
             return None
-        from supervisor.xmlrpc import SupervisorTransport
-
-        transport = SupervisorTransport(None, None, "unix://" + self.socket)
-        api = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport)
+        api = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=Unix(self.socket))
         try:
             api.supervisor.getState()
-        except (OSError, xmlrpc.client.Error):
+        except (OSError, xmlrpc.client.Error, http.client.HTTPException):
             return None
         return api
 
@@ -149,9 +149,9 @@ class Control:
     def halt(self, api, service):
         """Stop and wait. Each question wakes supervisord; left alone it looks once a second."""
         api.supervisor.stopProcessGroup(service, False)
-        end = time.monotonic() + HALT_S
+        end, naps = time.monotonic() + HALT_S, growing()
         while self.status(api, service)["state"] == "STOPPING" and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(next(naps))
 
     def stop(self, api, service):
         if self.status(api, service)["state"] is not None:
@@ -183,10 +183,54 @@ class Control:
         tagged = importlib.import_module("guard").tagged  # lies beside this file
 
         where = os.path.join(self.dir, "services", service)
-        end = time.monotonic() + 3
-        while tagged(where) and time.monotonic() < end:
-            time.sleep(0.05)
-        return tagged(where)
+        end, naps = time.monotonic() + 3, growing()
+        found = tagged(where)
+        while found and time.monotonic() < end:
+            time.sleep(next(naps))
+            found = tagged(where)
+        return found
+
+
+class Unix(xmlrpc.client.Transport):
+    """XML-RPC over a socket of the file system, a connection for each call.
+
+    supervisor's own transport does the same; loading it takes as long as all else here. The base
+    class would ask a second time when a connection breaks, and not every verb may be said twice.
+    """
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def request(self, host, handler, request_body, verbose=False):
+        try:
+            return self.single_request(host, handler, request_body, verbose)
+        finally:
+            self.close()
+
+    def make_connection(self, host):
+        connection = self._connection[1]
+        if connection is None:
+            connection = UnixHttp(self.path)
+            self._connection = host, connection
+        return connection
+
+
+class UnixHttp(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost")
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(self.path)
+
+
+def growing():
+    nap = SOON_S
+    while True:
+        yield nap
+        nap = min(2 * nap, LATER_S)
 
 
 if __name__ == "__main__":

@@ -51,11 +51,9 @@ def run(
         conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
         conn.set_authorizer(_authorize)
         conn.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
-        # Text that is damaged or was written by others is shown as well as it can be.
-        conn.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        conn.row_factory = None
         try:
-            cursor = conn.execute(sql, params)
-            rows = cursor.fetchmany(max_rows + 1)
+            cursor, rows = _ask(conn, sql, params, max_rows + 1)
         except sqlite3.Error as e:
             raise _explain(e, path, timeout_s) from e
         except (sqlite3.Warning, ValueError, OverflowError) as e:
@@ -70,6 +68,28 @@ def run(
         )
     names = _names([d[0] for d in cursor.description])
     return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _ask(
+    conn: sqlite3.Connection,
+    sql: str,
+    params: Sequence[Scalar] | Mapping[str, Scalar],
+    most: int,
+) -> tuple[sqlite3.Cursor, list[tuple[Scalar, ...]]]:
+    """The statement's cursor and its first rows.
+
+    Text that is damaged or was written by others is shown as well as it can be. It is asked for
+    again then: a function of ours for each text takes longer than all the rest.
+    """
+    try:
+        cursor = conn.execute(sql, params)
+        return cursor, cursor.fetchmany(most)
+    except sqlite3.OperationalError as error:
+        if "decode to UTF-8" not in str(error):
+            raise
+    conn.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    cursor = conn.execute(sql, params)
+    return cursor, cursor.fetchmany(most)
 
 
 def _authorize(

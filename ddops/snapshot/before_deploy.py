@@ -8,13 +8,13 @@ only ones, or hold what git does not. Retention is left to it too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ddops.errors import DdopsError, RefusedError
 from ddops.inventory.model import Host
 from ddops.probe import Facts
-from ddops.snapshot.make import Made, Place, Tools, copy_out, take
+from ddops.snapshot.make import Made, Place, Tools, about, copy_out, take
 from ddops.transport import Transport
 
 
@@ -26,6 +26,31 @@ class Step:
     evidence: dict[str, object]
 
 
+@dataclass(slots=True)
+class BeforeDeploy:
+    """The snapshot of one deploy. `ask` takes nothing: it may run ahead, in another thread."""
+
+    transport: Transport
+    host: Host
+    service: str
+    tools_of: Callable[[Host], Tools]
+    _tools: Tools | None = None
+    _about: dict[str, object] | None = None
+
+    def ask(self) -> None:
+        """What belongs to the tree; the places are told apart, and may begin to connect."""
+        self._tools = self.tools_of(self.host)
+        if self._tools.places:
+            self._about = about(self.transport, self.host, self.service)
+
+    def take(self, facts: Facts, required: bool) -> Step:
+        """See `snapshot_for_deploy`."""
+        return snapshot_for_deploy(
+            self.transport, self.host, self.service, self._tools or self.tools_of(self.host),
+            required=required, facts=facts, seen=self._about,
+        )  # fmt: skip
+
+
 def snapshot_for_deploy(
     transport: Transport,
     host: Host,
@@ -34,6 +59,7 @@ def snapshot_for_deploy(
     *,
     required: bool = False,
     facts: Facts | None = None,
+    seen: dict[str, object] | None = None,
 ) -> Step:
     """Take the running tree and bring it to its places; for a deploy's `snapshotted`.
 
@@ -51,7 +77,7 @@ def snapshot_for_deploy(
             )
         return Step("no [backup] is set up", {})
     try:
-        made = take(transport, host, service, None, tools, facts=facts, kept=True)
+        made = take(transport, host, service, None, tools, facts=facts, kept=True, seen=seen)
     except RefusedError as error:
         if required and "no source tree" not in error.what:
             raise

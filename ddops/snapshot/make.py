@@ -106,17 +106,18 @@ def take(
     *,
     facts: Facts | None = None,
     kept: bool = False,
+    seen: dict[str, object] | None = None,
 ) -> Made:
     """The snapshot, in the project's own store only.
 
-    `facts` are those that the caller has just collected. With `kept`, a tree that the last
-    snapshot holds is that snapshot, whatever else has changed since.
+    `facts` and `seen`, which is `about`, are those that the caller has just collected. With
+    `kept`, a tree that the last snapshot holds is that snapshot, whatever else has changed since.
     """
     began = time.monotonic()
     source, told = Source(transport, host), tree or _vars_tree(host)
     with ThreadPoolExecutor(2, thread_name_prefix="snapshot") as pool:
         known_facts = pool.submit(_facts, transport, host) if facts is None else None
-        asked = pool.submit(source.about, service, told)
+        asked = pool.submit(lambda: seen or source.about(service, told))
         # A tree that was named need not be looked for: both go at once.
         where = told or _tree_of(host, asked.result())
         looked = time.monotonic()
@@ -126,18 +127,18 @@ def take(
         want = Want(where, known, tools.allow, tools.large_bytes, int(now.timestamp()),
                     tools.lock_wait_s)  # fmt: skip
         captured = source.capture(want)
-        about = asked.result()
+        belongs = asked.result()
         taken = time.monotonic()
         last = tools.store.latest(host.name, unexpanded(where, host.engine_dir)) if kept else None
         if last is not None and last.tree_hash == captured["tree"]:
             return Made(last, fresh=False, took={"look": looked - began, "capture": taken - looked})
         found = facts if known_facts is None else _settled(known_facts, host, tools.report)
-        seen = Seen(host, service if about["release"] else None, where, about, captured, found,
-                    now)  # fmt: skip
+        whole = Seen(host, service if belongs["release"] else None, where, belongs, captured,
+                     found, now)  # fmt: skip
     waited = time.monotonic()
     with tools.store.locked():
         _receive(source, where, captured, tools.store)
-        made = _manifest(seen, tools)
+        made = _manifest(whole, tools)
     made.took |= {"look": looked - began, "capture": taken - looked, "facts": waited - taken,
                   "store": time.monotonic() - waited,
                   "plumbing": float(str(captured["plumbing_s"]))}  # fmt: skip
@@ -145,6 +146,11 @@ def take(
     for words in made.manifest.apart:
         _say(tools, made, words, Level.WARN if words.startswith("left out") else Level.INFO)
     return made
+
+
+def about(transport: Transport, host: Host, service: str | None) -> dict[str, object]:
+    """What belongs to the host's tree, without taking it."""
+    return Source(transport, host).about(service, _vars_tree(host))
 
 
 def copy_out(made: Made, tools: Tools) -> None:

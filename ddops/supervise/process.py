@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Mapping
 
-from ddops.command import Cmd, cmd, sh
+from ddops.command import ALONE, Cmd, cmd, sh
 from ddops.errors import CommandFailed, DdopsError
 from ddops.render import render
 from ddops.supervise.base import Lookup, Order, ServiceState, read_state
@@ -87,8 +87,9 @@ class ProcessSupervisor(OnHost):
 
     def _call(self, verb: str, service: str) -> dict[str, object]:
         layout = self._layout
-        words = [self._python, f"{layout.hostside}/svctl.py", layout.state, layout.socket, verb]
-        done = self._transport.run(cmd(*words, service), deadline_s=STOP_DEADLINE_S)
+        script = f"{layout.hostside}/svctl.py"
+        words = [self._python, *ALONE, script, layout.state, layout.socket, verb, service]
+        done = self._transport.run(cmd(*words), deadline_s=STOP_DEADLINE_S)
         if not done.ok:
             raise CommandFailed(
                 f"{self._transport.host}: the process supervisor could not be asked to {verb}",

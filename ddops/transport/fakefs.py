@@ -44,6 +44,7 @@ class FakeFiles:
         self._scripts: dict[str, Callable[[Cmd, list[str]], bytes]] = {
             scripts.WRITE: self._write,
             scripts.READ: self._read,
+            scripts.READ_MANY: self._read_many,
             scripts.MAKE_DIRS: self._make_dirs,
             scripts.LINK: self._link,
             scripts.SEND_TREE: self._send_tree,
@@ -111,7 +112,7 @@ class FakeFiles:
             self.free -= size
 
     def _write(self, command: Cmd, args: list[str]) -> bytes:
-        path, mode, _, size, _ = args
+        path, mode, _, size, _, *instead_of = args
         data = command.stdin_bytes() or b""
         place = self._place(path)
         self._take(len(data), path)
@@ -120,7 +121,19 @@ class FakeFiles:
         if place in self.nodes and stat.S_ISDIR(self.nodes[place].mode):
             raise FakeError(1, f"mv: cannot overwrite directory '{path}' with non-directory")
         self.nodes[place] = Node(stat.S_IFREG | int(mode, 8), data)
+        for other in instead_of:
+            self.nodes.pop(self._place(other), None)
         return b""
+
+    def _read_many(self, command: Cmd, args: list[str]) -> bytes:
+        out = b""
+        for path in args:
+            if self.get(path) is None:
+                out += b"-\n"
+                continue
+            data = self._read(command, [path])
+            out += b"%d\n" % len(data) + data
+        return out
 
     def _read(self, command: Cmd, args: list[str]) -> bytes:
         node = self.get(args[0])

@@ -11,6 +11,7 @@ import posixpath
 import secrets
 import stat
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from ddops.command import Cmd, python, sh
@@ -30,15 +31,20 @@ def write_file(
     data: bytes,
     mode: int = 0o644,
     *,
+    instead_of: Sequence[str] = (),
     deadline_s: float = DEFAULT_DEADLINE_S,
 ) -> None:
     """Put `data` at `path` by a rename: readers see the old file or the new one, whole.
 
-    Until the rename only the owner can read it. On failure the old file is untouched.
+    Until the rename only the owner can read it. On failure the old file is untouched. The files
+    `instead_of` are removed behind it, whether they are there or not.
     """
+    for other in instead_of:
+        _split(other)
     directory, name = _split(path)
     temporary = posixpath.join(directory, f".ddops-{secrets.token_hex(6)}.tmp")
-    command = sh(scripts.WRITE, path, f"{mode:04o}", temporary, str(len(data)), directory)
+    words = (path, f"{mode:04o}", temporary, str(len(data)), directory, *instead_of)
+    command = sh(scripts.WRITE, *words)
     result = transport.run(command.with_stdin(data), deadline_s=deadline_s)
     _require(transport, result, f"{name} could not be written to {directory}")
 
@@ -63,6 +69,37 @@ def read_file(
         return None
     _require(transport, result, f"{path} could not be read")
     return result.stdout
+
+
+def read_files(
+    transport: Transport,
+    paths: Sequence[str],
+    limit: int = DEFAULT_LIMIT,
+    *,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+) -> dict[str, bytes | None]:
+    """The same of several files in one look. More than `limit` bytes in all is an error."""
+    for path in paths:
+        _split(path)
+    result = transport.run(sh(scripts.READ_MANY, *paths), deadline_s=deadline_s, limit=limit)
+    what = f"{', '.join(paths)} could not be read"
+    _require(transport, result, what)
+    rest, out = result.stdout, dict[str, bytes | None]()
+    for path in paths:
+        head, _, rest = rest.partition(b"\n")
+        if head == b"-":
+            out[path] = None
+            continue
+        size = int(head) if head.strip().isdigit() else -1
+        data, rest = rest[: max(0, size)], rest[max(0, size) :]
+        out[path] = data
+        if len(data) != size:
+            raise CommandFailed(
+                f"{transport.host}: {what}",
+                rc=result.rc,
+                why=f"the answer is not whole, or they are larger than {limit} bytes",
+            )
+    return out
 
 
 def make_dirs(

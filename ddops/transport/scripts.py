@@ -5,7 +5,8 @@ They are constants so that an in-memory host can recognise them.
 
 from __future__ import annotations
 
-# $1 path, $2 mode, $3 temporary name in the same directory, $4 size, $5 directory.
+# $1 path, $2 mode, $3 temporary name in the same directory, $4 size, $5 directory; then files
+# that go once it is there.
 # The size is compared because a connection that breaks looks like the end of the input.
 WRITE = """\
 export LC_ALL=C
@@ -20,12 +21,28 @@ chmod -- "$2" "$3" || exit 1
 said=$(sync "$3" 2>&1) || case $said in *"error syncing"*) echo "$said" >&2; exit 1;; esac
 mv -f -T -- "$3" "$1" || exit 1
 sync "$5" 2>/dev/null || :
+shift 5
+[ $# -eq 0 ] || rm -f -- "$@" || exit 1
 """
 
 # $1 path.
 READ = """\
 export LC_ALL=C
 exec cat -- "$1"
+"""
+
+# The paths. For each a line, its size or `-` where it is missing, then its bytes.
+READ_MANY = """\
+export LC_ALL=C
+for path; do
+  if [ ! -e "$path" ]; then
+    said=$(cat -- "$path" 2>&1) || case $said in
+      *"No such file or directory") echo -; continue ;;
+      *) echo "$said" >&2; exit 1 ;;
+    esac
+  fi
+  wc -c <"$path" && cat -- "$path" || exit 1
+done
 """
 
 # $1 mode, then the paths. A directory that is there keeps its mode.

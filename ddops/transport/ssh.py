@@ -65,6 +65,7 @@ class SshTransport:
         self._policy = policy
         self._link: Link | None = None
         self._connecting = threading.Lock()
+        self._early: Job[Link] | None = None
 
     @property
     def host(self) -> str:
@@ -84,6 +85,16 @@ class SshTransport:
     def connect(self) -> None:
         """Connect now. `HostKeyError`, `UnreachableError`, or `UsageError` for a bad config."""
         self._ready()
+
+    def connect_soon(self) -> None:
+        """Begin to connect beside what the caller does next.
+
+        The first call waits for it, and raises what it raised: it is not tried twice.
+        """
+        # Here and not over there: two threads that load modules hinder each other.
+        import ddops.transport.ssh_link  # noqa: F401
+
+        self._early = Job(self._connected, f"ssh-early-{self.host}")
 
     def run(
         self, command: Cmd, *, deadline_s: float = DEFAULT_DEADLINE_S, limit: int = DEFAULT_LIMIT
@@ -112,6 +123,10 @@ class SshTransport:
 
     def close(self) -> None:
         """Close the connection; a later call opens another."""
+        early, self._early = self._early, None
+        if early is not None:  # begun and never used: nobody waits for it
+            Job(lambda: early.within(threading.TIMEOUT_MAX).retire(), f"ssh-close-{self.host}")
+            return
         link, self._link = self._link, None
         if link is not None:
             link.retire()
@@ -153,6 +168,11 @@ class SshTransport:
                 return link, link is before
 
     def _ready(self) -> Link:
+        early, self._early = self._early, None
+        # The policy bounds it; whoever comes meanwhile waits for the same connection.
+        return early.within(threading.TIMEOUT_MAX) if early is not None else self._connected()
+
+    def _connected(self) -> Link:
         link = self._link
         if link is not None and link.usable:
             return link

@@ -45,7 +45,7 @@ class Exec:
             if self._stdin:
                 helpers.append(self._beside(self._write, channel, self._stdin))
             else:
-                channel.shutdown_write()
+                _end_input(channel)
             self._read(channel.recv, self._out)
             helpers[0].join()
             rc = channel.recv_exit_status()
@@ -108,4 +108,16 @@ class Exec:
         view = memoryview(data)
         while view:
             view = view[channel.send(bytes(view[:_CHUNK])) :]
-        channel.shutdown_write()
+        _end_input(channel)
+
+
+def _end_input(channel: paramiko.Channel) -> None:
+    """Say that no more input comes, and never behind the end of the session.
+
+    paramiko's own `shutdown_write` notes it under the channel's lock and sends it without: a
+    session that ends in that moment is closed first, and sshd hangs up on whoever names it then.
+    """
+    with channel.lock:
+        message = None if channel.closed else channel._send_eof()
+        if message is not None:
+            channel.transport._send_user_message(message)

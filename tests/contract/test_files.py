@@ -18,6 +18,7 @@ from ddops.transport.files import (
     make_dirs,
     pack_tree,
     read_file,
+    read_files,
     remote_tree_digest,
     remove_tree,
     send_tree,
@@ -63,6 +64,34 @@ def test_too_large_a_file_is_an_error(host: Host) -> None:
     write_file(host.transport, f"{host.directory}/big", b"x" * 2000)
     with pytest.raises(CommandFailed, match="larger than 1000 bytes"):
         read_file(host.transport, f"{host.directory}/big", 1000)
+
+
+def test_several_files_in_one_look(host: Host) -> None:
+    data = {
+        f"{host.directory}/{_ODD}": os.urandom(2000),
+        f"{host.directory}/-": b"-\n12\n",
+        f"{host.directory}/empty": b"",
+    }
+    for path, body in data.items():
+        write_file(host.transport, path, body)
+    gone = {f"{host.directory}/none": None, f"{host.directory}/no/such": None}
+    wanted = {**dict(list(data.items())[:1]), **gone, **data}
+    assert read_files(host.transport, list(wanted)) == wanted
+    with pytest.raises(CommandFailed, match="larger than 2000 bytes"):
+        read_files(host.transport, list(wanted), limit=2000)
+    with pytest.raises(CommandFailed, match="Is a directory"):
+        read_files(host.transport, [f"{host.directory}/none", host.directory])
+
+
+def test_a_write_takes_the_place_of_others(host: Host) -> None:
+    new, *old = (f"{host.directory}/{n}" for n in ("new", _ODD, "never there"))
+    write_file(host.transport, old[0], b"x")
+    write_file(host.transport, new, b"y", instead_of=old)
+    assert read_files(host.transport, [new, *old]) == {new: b"y", old[0]: None, old[1]: None}
+    write_file(host.transport, old[0], b"x")
+    with pytest.raises(CommandFailed):
+        write_file(host.transport, f"{host.directory}/no/such", b"y", instead_of=old)
+    assert read_file(host.transport, old[0]) == b"x"
 
 
 def test_failed_write_leaves_nothing(host: Host) -> None:

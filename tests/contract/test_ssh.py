@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -607,3 +608,78 @@ def test_secret_is_in_no_process_list_and_no_error(lab: Lab) -> None:
         text = "".join(traceback.format_exception(caught.value))
         assert canary not in f"{text} {caught.value!r} {caught.value} {caught.value.lines()}"
     assert canary not in f"{command} {command!r} {transport!r}"
+
+
+# Connecting ahead.
+
+
+def test_a_connection_begun_ahead_is_the_one_that_is_used(lab: Lab) -> None:
+    transport = lab.to(lab.server())
+    transport.connect_soon()
+    assert transport.run(cmd("echo", "here")).out == "here\n"
+    first = transport._link
+    transport.connect_soon()
+    assert transport.run(cmd("echo", "again")).out == "again\n"
+    assert transport._link is first
+
+
+def test_a_wrong_key_met_ahead_is_told_by_the_first_call_alone(lab: Lab) -> None:
+    server = lab.server(known=False)
+    transport = lab.to(server)
+    transport.connect_soon()
+    with pytest.raises(HostKeyError):
+        transport.run(cmd("true"))
+    lab.trust(server.known_hosts_line())
+    assert transport.run(cmd("true")).ok
+
+
+def test_a_connection_begun_ahead_and_never_used_is_closed(lab: Lab) -> None:
+    transport = lab.to(lab.server())
+    transport.connect_soon()
+    transport.close()
+    end = time.monotonic() + 10
+    while (transport._link is None or transport._link.usable) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert transport._link is not None
+    assert not transport._link.usable
+    assert transport.run(cmd("true")).ok  # a later call opens another
+
+
+def test_what_was_read_is_acknowledged_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel without the option does without it; with it, a login's packets do not wait."""
+    from ddops.transport import ssh_link
+
+    transport = lab.to(lab.server())
+    transport.connect()
+    assert isinstance(transport._link, ssh_link.Link)
+    assert isinstance(transport._link.connection.raw, ssh_link.PromptSocket)
+    transport.close()
+    monkeypatch.setattr(ssh_link, "_QUICKACK", None)
+    assert transport.run(cmd("true")).ok
+
+
+def test_the_end_of_input_is_never_sent_behind_the_end_of_the_session(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sshd hangs up on that, and with it on every other call of the connection."""
+    from ddops.transport import ssh_link
+
+    real, eof, ends = ssh_link.StrictTransport._send_user_message, 96, list[float]()
+
+    def late(self: ssh_link.StrictTransport, message: Any) -> None:
+        if message.asbytes()[0] == eof:
+            ends.append(time.monotonic())
+            time.sleep(0.1)  # the command has ended meanwhile, and its session closes
+        real(self, message)
+
+    monkeypatch.setattr(ssh_link.StrictTransport, "_send_user_message", late)
+    transport = lab.to(lab.server())
+    assert transport.run(cmd("true")).ok
+    first = transport._link
+    for _ in range(3):
+        assert transport.run(cmd("true")).ok
+        assert transport.run(cmd("true", stdin=b"nobody reads it")).ok
+    assert len(ends) == 7
+    time.sleep(0.1)
+    assert transport.run(cmd("true")).ok
+    assert transport._link is first

@@ -179,8 +179,8 @@ class Box:
             spec = json.loads(argv[2])
             files.put(f"{spec['dir']}/env.json", json.dumps({"digest": spec["digest"]}).encode())
             return b"{}"
-        if argv[1].endswith("svctl.py"):
-            if argv[4] == "ensure":
+        if argv[3].endswith("svctl.py"):
+            if argv[6] == "ensure":
                 self.daemon = "up"
             return json.dumps({"daemon": self.daemon, "started": True, "state": None})
         if argv[3].endswith("observe.py"):

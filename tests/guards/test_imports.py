@@ -20,8 +20,8 @@ from tests.guards.source import ROOT, imports, modules, tree
 
 LINT = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as l; l()"]
 LAYER_0 = ("errors", "model", "command", "events", "clock", "layout")
-#: What hostside/svctl.py and hostside/coding.py find on the host, beside themselves.
-ON_HOST = ("supervisor.xmlrpc", "coding_box")
+#: What hostside/coding.py finds on the host, beside itself.
+ON_HOST = ("coding_box",)
 
 
 def lint(root: Path) -> subprocess.CompletedProcess[str]:

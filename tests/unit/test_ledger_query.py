@@ -36,6 +36,11 @@ def test_answers_are_dicts(ledger: Ledger) -> None:
     ]
 
 
+def test_text_that_is_damaged_is_shown_as_well_as_it_can_be(ledger: Ledger) -> None:
+    sql = "SELECT 'é' AS t UNION ALL SELECT CAST(x'41ff42' AS TEXT) UNION ALL SELECT ?"
+    assert ledger.query(sql, ("ü",)) == [{"t": "é"}, {"t": "A\ufffdB"}, {"t": "ü"}]
+
+
 def test_columns_of_one_name_are_all_kept(ledger: Ledger) -> None:
     assert ledger.query("SELECT 1 AS n, 2 AS n, 3 AS n_2, 4 AS n") == [
         {"n": 1, "n_2": 2, "n_2_2": 3, "n_3": 4}

@@ -46,6 +46,19 @@ def test_a_connection_is_closed_behind_the_work(
     assert Counted.open_now == 0
 
 
+def test_a_connection_that_was_begun_is_used_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App(str(tmp_path), verbose=0, quiet=True)
+    monkeypatch.setattr(app, "transport", Counted)
+    host: Any = "box"
+    app.begin(host)
+    assert Counted.open_now == 1
+    assert app.reach(host, lambda t: (t.host, Counted.open_now)) == ("box", 1)
+    assert app.reach(host, lambda t: (t.host, Counted.open_now)) == ("box", 1)
+    assert Counted.open_now == 0
+
+
 def test_the_place_that_all_hosts_need_is_one_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
