@@ -96,6 +96,7 @@ def check(
     ddops check --explain DRV-03
     """
     from ddops.cli.app import end_together
+    from ddops.cli.router_checks import router_findings
     from ddops.errors import UsageError
 
     if explain:
@@ -113,7 +114,8 @@ def check(
     waivers = _waived(app, hosts, waiver) if waiver else app.inventory.waivers
 
     def judged(h: Host) -> list[Finding]:
-        return _judged(app, h, service, _facts(app, h, facts_file, prove), waivers)
+        found = _judged(app, h, service, _facts(app, h, facts_file, prove), waivers)
+        return [*router_findings(app, h, kept=bool(facts_file)), *found]
 
     outcomes = app.fan_out(hosts, judged)
     seen = [(h, o) for h, o in outcomes if not isinstance(o, Exception)]
@@ -131,9 +133,11 @@ def _judged(
 ) -> list[Finding]:
     from ddops.clock import SystemClock
     from ddops.compat.host import judge_host, launch_for
+    from ddops.inventory.router import router_alone
 
     launch = launch_for(app.inventory, service, host) if service else None
-    return judge_host(facts, host, launch, waivers, SystemClock().now().date())
+    alone = router_alone(app.inventory, host)
+    return judge_host(facts, host, launch, waivers, SystemClock().now().date(), router=alone)
 
 
 def _facts(app: App, host: Host, path: str | None, prove: bool) -> Facts:
