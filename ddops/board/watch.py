@@ -9,7 +9,7 @@ from typing import Any
 
 from ddops.board.look import look_spec, parse_look
 from ddops.board.model import HostSpec, ServiceSpec
-from ddops.board.routers import look_document, spec_of_router
+from ddops.board.routers import RouterSpec, look_document, spec_of_router
 from ddops.command import ALONE, Redactor, cmd
 from ddops.errors import CommandFailed, DdopsError
 from ddops.hostside import joined
@@ -120,6 +120,27 @@ class HostWatch:
             return prepare(self.host, service, profile, self._lookup).digest
         except DdopsError:
             return None
+
+
+class LostRouter:
+    """A router that the inventory puts where it cannot be: it is shown, and why it is not asked."""
+
+    def __init__(self, spec: RouterSpec, error: DdopsError) -> None:
+        self.spec = spec
+        self.error = error
+
+    @property
+    def name(self) -> str:
+        return self.spec.key
+
+    def look(self) -> dict[str, Any]:
+        raise self.error
+
+    def drift(self) -> dict[str, Any]:
+        return {"rows": []}
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class RouterWatch:

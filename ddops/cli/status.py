@@ -12,7 +12,9 @@ from ddops.cli.options import as_json, targets
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.board.fleet import Fleet
     from ddops.board.model import HostState, ServiceSpec
-    from ddops.board.watch import HostWatch, RouterWatch
+    from ddops.board.watch import HostWatch, LostRouter, RouterWatch
+
+    Routers = Sequence[RouterWatch | LostRouter]
     from ddops.cli.app import App
 
 
@@ -51,7 +53,7 @@ def status(
 
 
 def _wanted(
-    app: App, target: Sequence[str], watches: Sequence[HostWatch], routers: Sequence[RouterWatch]
+    app: App, target: Sequence[str], watches: Sequence[HostWatch], routers: Routers
 ) -> set[str]:
     """Names of the services to show: a service that was named as a target stands alone."""
     from ddops.errors import UsageError
@@ -66,7 +68,7 @@ def _wanted(
 def _once(
     app: App,
     watches: Sequence[HostWatch],
-    routers: Sequence[RouterWatch],
+    routers: Routers,
     wanted: set[str],
     as_json: bool,
 ) -> None:
@@ -77,7 +79,7 @@ def _once(
     from ddops.cli.watching import read_books
 
     fleet = Fleet.of((w.spec for w in watches), (r.spec for r in routers))
-    asked: list[HostWatch | RouterWatch] = [*watches, *routers]
+    asked: list[HostWatch | RouterWatch | LostRouter] = [*watches, *routers]
     outcomes = app.fan_out(asked, _look)
     for one, outcome in outcomes:
         failed = isinstance(outcome, Exception)
@@ -92,7 +94,7 @@ def _once(
     end_together([(where.get(w.name, w.name), o) for w, o in outcomes], app.report)
 
 
-def _look(one: HostWatch | RouterWatch) -> dict[str, Any]:
+def _look(one: HostWatch | RouterWatch | LostRouter) -> dict[str, Any]:
     """One look, and the connection closed: those of a whole fleet are too many to keep."""
     try:
         return one.look()
@@ -127,7 +129,7 @@ def _emit(fleet: Fleet, wanted: set[str], as_json: bool) -> None:
 def _watch(
     app: App,
     watches: Sequence[HostWatch],
-    routers: Sequence[RouterWatch],
+    routers: Routers,
     wanted: set[str],
     as_json: bool,
 ) -> None:

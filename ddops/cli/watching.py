@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.board.books import Reader
     from ddops.board.fleet import Fleet
-    from ddops.board.watch import HostWatch, RouterWatch
+    from ddops.board.watch import HostWatch, LostRouter, RouterWatch
     from ddops.cli.app import App
     from ddops.compat import Finding
     from ddops.inventory import Host
@@ -46,25 +46,33 @@ def watched(
 
 def watched_routers(
     app: App, watches: Sequence[HostWatch], target: Sequence[str], *, once: bool = False
-) -> list[RouterWatch]:
+) -> list[RouterWatch | LostRouter]:
     """Routers of what is watched: of a service that is, and those that run on a host that is."""
-    from ddops.board.watch import RouterWatch
+    from ddops.board.routers import RouterSpec
+    from ddops.board.watch import LostRouter, RouterWatch
+    from ddops.errors import UsageError
     from ddops.inventory.router import routed
 
     names = {s.name for w in watches for s in w.services}
     hosts = {w.name for w in watches}
     asked = {t for t in target if t in app.inventory.services}
     reach = app.transport if once else partial(watching_transport, app)
-    out = []
+    out: list[RouterWatch | LostRouter] = []
     for service in app.inventory.services.values():
         table = service.router
         # A service that was named as a target stands alone, as its replicas do.
         if table is None or (asked and service.name not in asked):
             continue
-        if service.name in names or table.host in hosts:
+        if service.name not in names and table.host not in hosts:
+            continue
+        try:
             found = routed(app.inventory, service)
-            if found is not None:
-                out.append(RouterWatch(found, reach(found.host), app.lookup, app.redactor))
+        except UsageError as error:  # one that is misplaced must not hide all others
+            spec = RouterSpec(service.name, table.host, f"{table.listen}:{table.port}")
+            out.append(LostRouter(spec, error))
+            continue
+        if found is not None:
+            out.append(RouterWatch(found, reach(found.host), app.lookup, app.redactor))
     return out
 
 

@@ -13,6 +13,7 @@ from ddops.model import GateResult, Verdict
 from ddops.probe import Chain, Facts
 from ddops.probe.error_counts import (
     Counters,
+    complaint,
     link_counters,
     memory_counters,
     names_a_link,
@@ -139,6 +140,8 @@ def _links(before: Chain, after: Chain, seconds: float | None) -> Since:
         if ran is None or silent or (ran.rc != 0 and not says_no_links(ran.said)):
             why = (ran.why or f"it ended with {ran.rc}") if ran else "it was not asked"
             return Since(unseen=[f"nvidia-smi nvlink -e does not answer ({why})"])
+        if words := complaint(ran.out):
+            return Since(unseen=[f"nvidia-smi nvlink -e says: {words}"])
         read = link_counters(ran.out)
         if not read.values and names_a_link(ran.out):
             return Since(

@@ -28,6 +28,9 @@ _LINK = re.compile(r"^\s*Link (\d{1,3}): ([A-Za-z][^:]{2,60}):\s*(\S[^\n]{0,60})
 _GPU = re.compile(r"^GPU (\d{1,4}):.*?(?:\(UUID: (\S{1,80})\))?\s*$", re.ASCII)
 #: What nvidia-smi says under a GPU without NVLink, or whose links are all down.
 _NO_LINKS = re.compile(r"all links are inactive|not supported", re.IGNORECASE)
+_COMPLAINT = re.compile(
+    r"unable|insufficient|unknown error|failed to|requires reset", re.IGNORECASE
+)
 #: Volume, and what a healthy NVLink 5 has plenty of before it corrects: no errors.
 _NOISE = re.compile(r"^(FEC Errors|Raw |PLR |[TR]x (packets|bytes))", re.IGNORECASE)
 
@@ -99,8 +102,16 @@ def _link_lines(text: str) -> Iterator[tuple[str, str | None, str, str]]:
 
 
 def names_a_link(text: str) -> bool:
-    """Whether some link is told of, in whatever words."""
-    return bool(re.search(r"\bLink [0-9]", text))
+    """Whether some link that is up is told of, in whatever words."""
+    return bool(re.search(r"\bLink [0-9]{1,3}\b(?!: <inactive>)", text))
+
+
+def complaint(text: str) -> str:
+    """The first line that says why counters are not told, other than that there are no links."""
+    for line in plain(text).splitlines():
+        if _COMPLAINT.search(line) and not says_no_links(line):
+            return line.strip()[:120]
+    return ""
 
 
 def says_no_links(text: str) -> bool:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ddops.board.fleet import Fleet, Heard, Kind
 from ddops.board.model import EVERY_S
@@ -32,6 +33,9 @@ from ddops.board.show import COLUMNS, Tone
 from ddops.cli.watching import watched_routers
 from ddops.deploy.router import RouterSeen
 from ddops.deploy.router_view import judge_router
+from ddops.errors import UsageError
+from ddops.inventory.merge import Inventory
+from ddops.inventory.model import RouterTable
 from ddops.model import State
 from tests.unit.board.looks import NOW, SPEC
 from tests.unit.test_router import behind, host, seen, service
@@ -221,6 +225,22 @@ def test_whose_routers_are_shown(
         patch.setattr(inventory_router, "routed", lambda _i, _s: ROUTED)
         made = watched_routers(app, watches, target, once=True)
     assert [w.name for w in made] == found
+
+
+def test_a_router_that_is_misplaced_is_unknown_and_hides_no_other() -> None:
+    far = structs.replace(service(), router=RouterTable(host="nowhere"))
+    inventory = Inventory(Path(), services={"k": far}, hosts={n: host(n) for n in ("a", "b")})
+    app: Any = SimpleNamespace(inventory=inventory, transport=None)
+    watches: Any = [SimpleNamespace(name="a", services=(far,))]
+    (lost,) = watched_routers(app, watches, [], once=True)
+    with pytest.raises(UsageError, match="no host `nowhere`"):
+        lost.look()
+    made = Fleet.of([], [lost.spec])
+    made.apply(Heard(NOW, lost.name, Kind.ERROR, {"error": "there is no host"}))
+    assert rows(made.routers[lost.name], NOW) == [
+        ("k.router", "nowhere", "UNKNOWN", "127.0.0.1:30080", "-", "-", "-", "-",
+         "there is no host"),
+    ]  # fmt: skip
 
 
 def test_a_routers_key_is_no_hosts_name() -> None:

@@ -196,6 +196,15 @@ def test_links_in_words_that_nobody_knows_are_unknown() -> None:
     links(raw, raw, Verdict.UNKNOWN, "names links, and no counter")
 
 
+@pytest.mark.parametrize(
+    "line", ["NVML: Unable to retrieve NVLink counters: Insufficient Permissions", "Unknown Error"]
+)
+def test_a_driver_that_complains_has_not_said_that_there_are_no_links(line: str) -> None:
+    out = f"GPU 0: x (UUID: GPU-x)\n\t {line}\n"
+    links(out, out, Verdict.UNKNOWN, f"nvidia-smi nvlink -e says: {line}")
+    links(nvlink(), f"{nvlink()}\n{out}", Verdict.UNKNOWN, line)
+
+
 def test_gpus_of_which_a_driver_tells_nothing_are_unknown() -> None:
     raw: Any = json.loads(json.dumps(dict(look().raw)))
     smi = raw["commands"]["smi_q"]
@@ -245,6 +254,7 @@ def test_links_that_are_all_inactive_now_are_gone() -> None:
         ("", 0),  # as the recorded H200 without links answers `nvlink -s`
         ("GPU 0: x (UUID: GPU-x)\n\t NVML: no NVLink information: Not Supported\n", 3),
         ("NVML: Unable to retrieve Nvlink information as all links are inActive\n", 6),
+        ("GPU 0: x (UUID: GPU-x)\n\t Link 0: <inactive>\n\t Link 1: <inactive>\n", 0),
     ],
 )  # fmt: skip
 def test_a_card_without_nvlink_is_said_and_no_fault(out: str, rc: int) -> None:
