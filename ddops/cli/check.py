@@ -96,7 +96,6 @@ def check(
     ddops check --explain DRV-03
     """
     from ddops.cli.app import end_together
-    from ddops.cli.router_checks import router_findings
     from ddops.errors import UsageError
 
     if explain:
@@ -114,8 +113,8 @@ def check(
     waivers = _waived(app, hosts, waiver) if waiver else app.inventory.waivers
 
     def judged(h: Host) -> list[Finding]:
-        found = _judged(app, h, service, _facts(app, h, facts_file, prove), waivers)
-        return [*router_findings(app, h, kept=bool(facts_file)), *found]
+        facts = _facts(app, h, facts_file, prove)
+        return _judged(app, h, service, facts, waivers, kept=bool(facts_file))
 
     outcomes = app.fan_out(hosts, judged)
     seen = [(h, o) for h, o in outcomes if not isinstance(o, Exception)]
@@ -129,15 +128,19 @@ def check(
 
 
 def _judged(
-    app: App, host: Host, service: str | None, facts: Facts, waivers: tuple[Waiver, ...]
-) -> list[Finding]:
+    app: App, host: Host, service: str | None, facts: Facts, waivers: tuple[Waiver, ...],
+    *, kept: bool,
+) -> list[Finding]:  # fmt: skip
+    from ddops.cli.router_checks import router_findings
     from ddops.clock import SystemClock
     from ddops.compat.host import judge_host, launch_for
     from ddops.inventory.router import router_alone
 
     launch = launch_for(app.inventory, service, host) if service else None
     alone = router_alone(app.inventory, host)
-    return judge_host(facts, host, launch, waivers, SystemClock().now().date(), router=alone)
+    day = SystemClock().now().date()
+    chain = judge_host(facts, host, launch, waivers, day, router=alone)
+    return [*router_findings(app, host, kept=kept), *chain]
 
 
 def _facts(app: App, host: Host, path: str | None, prove: bool) -> Facts:
