@@ -91,7 +91,13 @@ def _once(
         fleet.apply(Heard(time.time(), "", Kind.BOOKS, read_books(app, fleet)()))
     _emit(fleet, wanted, as_json)
     where = {r.name: r.spec.host for r in routers}
-    end_together([(where.get(w.name, w.name), o) for w, o in outcomes], app.report)
+    failed_hosts = {w.name for w, o in outcomes if isinstance(o, Exception)}
+    # A host that failed is named once, whatever else of it was asked.
+    told = [
+        (where.get(w.name, w.name), o) for w, o in outcomes
+        if where.get(w.name) not in failed_hosts
+    ]  # fmt: skip
+    end_together(told, app.report)
 
 
 def _look(one: HostWatch | RouterWatch | LostRouter) -> dict[str, Any]:
