@@ -64,6 +64,11 @@ unit: .venv/.made ## Seconds: no sshd, no engine
 ddtree: .venv-ddtree/.made ## The draft tree, its kernel in Triton's interpreter: torch, no GPU
 	TRITON_INTERPRET=1 .venv-ddtree/bin/python -m pytest -q tests/ddtree
 
+.PHONY: ddtree-evidence
+ddtree-evidence: ddtree .venv/.made ## What docs/explanation/ddtree-evidence.md says of a CPU
+	.venv/bin/python -m pytest -s -q tests/engine/test_ddtree_inside.py tests/engine/test_ddtree_serving.py \
+		tests/engine/test_ddtree_patches.py
+
 .PHONY: lint
 lint: .venv/.made ## ruff, mypy strict, import contracts
 	.venv/bin/ruff check .

@@ -32,6 +32,14 @@ class TreePath:
             torch.empty(bs, dtype=torch.int32, device=device),
         )
 
+    def check(self, bs: int, front: int) -> None:
+        """Raise ValueError unless this is room for paths of up to `front` rows of `bs` requests."""
+        most = self.lens.shape[0]
+        if bs > most or self.places.shape != (5, most * front):
+            raise ValueError(
+                f"room for {most} paths in {tuple(self.places.shape)}, asked for {bs} of {front}"
+            )
+
     @property
     def rows(self) -> Tensor:
         """Rows of the pass [bs * F]."""
@@ -81,6 +89,8 @@ def accepted(
     count up from the prefix; accept_lens [bs]. `room` is a path of as many requests or more, to
     write into. Nothing is read back to the host.
     """
+    if room is not None:
+        room.check(*accept_index.shape)
     given = (accept_index, predicted, slots, draft_slots, positions, accept_lens, room)
     if accept_index.is_cuda:
         from sglang_ddtree import commit_kernels  # Triton is there on CUDA only

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One visit to a GPU machine. What it needs lies in $GPU_DIR (default: .gpu of the folder it is called
 # from), results land in $OUT (default: $GPU_DIR/out).
+#   bench/gpu/visit.sh all         steps, first, second and mla, one after the other, each into $OUT/PART (25 minutes)
 #   bench/gpu/visit.sh kernels     tree kernel and sampler against the oracles, timings, no sync
 #   bench/gpu/visit.sh train       train the pair; put its pair.tar and prompts.json in .gpu/ for the rest
 #   bench/gpu/visit.sh first       DDTREE on the engine: proofs with graphs, step times, throughput, kernels
@@ -17,6 +18,13 @@ cd "$(dirname "$self")/../.."
 mkdir -p "$OUT"
 part=${1:-}
 case "$part" in
+  all)
+    failed=
+    for one in steps first second mla; do
+      OUT=$OUT/$one bash "$self" "$one" || failed="$failed $one"
+    done
+    [ -z "$failed" ] || { echo "these visits did not reach their end:$failed. next: $OUT/*/serve.log" >&2; exit 1; }
+    ;;
   kernels)
     . bench/gpu/engine.sh
     PYTHONPATH=$ENGINE_PATH timeout 500 python3 bench/gpu/check_kernels.py --out "$OUT" 2>&1 | tee "$OUT/kernels.log"

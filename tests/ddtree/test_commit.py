@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sglang_ddtree import commit_kernels, hooks
-from sglang_ddtree.commit import TreePath, accepted_in_torch, move
+from sglang_ddtree.commit import TreePath, accepted, accepted_in_torch, move
 from sglang_ddtree.commit_graph import CommitGraphs
 from sglang_ddtree.metrics import accepted_nodes
 
@@ -69,6 +69,13 @@ def test_what_fills_up_a_room_is_an_empty_path() -> None:
         assert torch.equal(path.places[:, :24], plain.places)
         assert path.places[:, 24:].count_nonzero() == 0
         assert path.lens.tolist() == [*plain.lens.tolist(), 0, 0]
+
+
+@pytest.mark.parametrize(("bs", "front"), [(2, 8), (3, 7), (4, 9)])
+def test_a_room_of_another_shape_is_refused(bs: int, front: int) -> None:
+    """A kernel would write beyond it."""
+    with pytest.raises(ValueError, match="asked for 3 of 8"):
+        accepted(*batch(3, 9, 8, 1), room=used(bs, front))
 
 
 def test_nothing_accepted_but_the_root_moves_the_root_onto_itself() -> None:
