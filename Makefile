@@ -66,7 +66,7 @@ ddtree: .venv-ddtree/.made ## The draft tree, its kernel in Triton's interpreter
 
 .PHONY: ddtree-evidence
 ddtree-evidence: ddtree .venv/.made ## What docs/explanation/ddtree-evidence.md says of a CPU
-	.venv/bin/python -m pytest -s -q tests/engine/test_ddtree_inside.py tests/engine/test_ddtree_serving.py \
+	.venv/bin/python -m pytest -s -q tests/engine/test_ddtree_inside.py tests/engine/test_ddtree_serving.py tests/engine/test_ddtree_mla.py \
 		tests/engine/test_ddtree_patches.py
 
 .PHONY: lint

@@ -27,6 +27,8 @@ REPO = Path(__file__).resolve().parents[2]
 READY_LIMIT_S = 300
 #: Where the reference's two best tokens are this near, either may win.
 NEAR_TIE = 1e-4
+#: Tokens of an answer, and prompts.
+TOKENS, PROMPTS = 48, 56
 
 Answer = dict[str, Any]
 
@@ -45,6 +47,12 @@ class Server:
         )
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             return json.loads(answer.read() or b"null")
+
+    def forget(self) -> None:
+        """Empty the cache: what it held is not reused. The engine answers in words."""
+        request = urllib.request.Request(f"{self.url}/flush_cache", b"")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert answer.read().startswith(b"Cache flushed")
 
     def batch(self, prompts: Sequence[object], tokens: Sequence[int]) -> list[Answer]:
         """Greedy answers of one batch, of which each request may have another length."""
@@ -68,11 +76,19 @@ def serving(
     profile: str,
     *,
     budget: int | None = None,
+    model: str = "tiny-qwen3",
     launch: Mapping[str, str | int] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """A server of service `tiny` by a shipped profile, ended with its children at the end."""
+    """A server of service `tiny` by a shipped profile, ended with its children at the end.
+
+    `model` is another target of lab/models, with its drafter beside it.
+    """
     inventory = load(find_project(folder))
+    place = f"${{engine_dir}}/models/{model}"
+    service = structs.replace(
+        inventory.services["tiny"], model_path=place, draft_path=f"{place}-dflash"
+    )
     base = inventory.profiles[profile]
     spec = base.spec if budget is None else structs.replace(base.spec, budget=budget)
     # An idle scheduler polls without a pause, and would take a core from the next server.
@@ -81,7 +97,7 @@ def serving(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    spec_of = launch_spec(inventory.services["tiny"], shaped, "unused")
+    spec_of = launch_spec(service, shaped, "unused")
     argv, variables = spec_of.expand({"engine_dir": str(REPO / "lab"), "port": str(port)})
     server = Server(f"http://127.0.0.1:{port}", folder / f"{port}.log", folder / f"{port}.steps")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("DDTREE_", "SGLANG_"))}
@@ -155,6 +171,29 @@ def compare(name: str, got: Answer, reference: Answer, skip: int = 0) -> Compare
     return Compared([], [])
 
 
+def judge(what: str, found: list[Compared]) -> None:
+    """No token is wrong; near-ties are counted."""
+    wrong = [line for one in found for line in one.wrong]
+    ties = [line for one in found for line in one.ties]
+    print(f"{what}: {len(found)} answers, {len(wrong)} wrong, {len(ties)} at near-ties")
+    assert not wrong, wrong[:5]
+    assert len(ties) <= len(found) // 10, ties
+
+
+def texts() -> list[str]:
+    """Pieces of the library's source, which the model was trained on, of 20 to 320 characters."""
+    source = Path(json.decoder.__file__).read_text() + Path(json.encoder.__file__).read_text()
+    return [source[i * 211 :][: 20 + (i * 67) % 300] for i in range(PROMPTS)]
+
+
+def waves(first: int, prompts: int = PROMPTS) -> Iterator[list[int]]:
+    """The prompts in batches of 1 to 8, beginning with `first`."""
+    at, size = 0, first
+    while at < prompts:
+        yield list(range(at, min(at + size, prompts)))
+        at, size = at + size, size % 8 + 1
+
+
 _FAULT = '''
 import dataclasses
 from pathlib import Path
@@ -162,25 +201,33 @@ from pathlib import Path
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-ON = Path(__file__).with_name("on")
+HERE = Path(__file__).parent
 
 
 def causal(original, tree, *rest, **options):
     """The tree's mask is replaced by a chain's: siblings see each other."""
-    if ON.exists():
+    if (HERE / "mask").exists():
         tree = dataclasses.replace(tree, mask=torch.ones_like(tree.mask).tril())
     return original(tree, *rest, **options)
 
 
+def left_behind(original, *args):
+    """The latent rows of an accepted path stay where the tree wrote them."""
+    if not (HERE / "move").exists():
+        original(*args)
+
+
 def register():
     HookRegistry.register("sglang_ddtree.verify.mask_of", causal, HookType.AROUND)
+    pool = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool"
+    HookRegistry.register(f"{pool}.move_kv_cache", left_behind, HookType.AROUND)
 '''
 
 
-def mask_fault(folder: Path) -> Path:
-    """A plugin for PYTHONPATH that puts a fault of the mask back: plausible text, wrong tokens.
+def faults(folder: Path) -> Path:
+    """A plugin for PYTHONPATH that puts faults back: plausible text, wrong tokens.
 
-    Answers the file that turns it on while it is there.
+    Answers its folder; a file `mask` or `move` in it turns a fault on while it is there.
     """
     info = folder / "ddtree_fault-1.dist-info"
     info.mkdir(parents=True)
@@ -189,4 +236,4 @@ def mask_fault(folder: Path) -> Path:
     (info / "entry_points.txt").write_text(
         "[sglang.srt.plugins]\nddtree_fault = ddtree_fault:register\n"
     )
-    return folder / "on"
+    return folder

@@ -12,7 +12,7 @@ import pytest
 from ddops.command import Redactor
 from ddops.ledger import Ledger
 from tests.engine.conftest import REPO, EngineLab
-from tests.engine.ddtree_support import mask_fault
+from tests.engine.ddtree_support import faults
 
 pytestmark = pytest.mark.engine
 
@@ -45,7 +45,7 @@ def fault(engine_lab: EngineLab) -> Path:
     arms = "".join(f'\n[[arms]]\nprofile = "{name}"\n' for name in (*SOUND, FAULTY))
     (folder / "sweep.toml").write_text(f'kind = "sweep"{BASE}{arms}')
     (folder / "concurrency.toml").write_text(f'kind = "concurrency"{BASE}')
-    switch = mask_fault(engine_lab.root / "fault")
+    switch = faults(engine_lab.root / "fault") / "mask"
     text = (REPO / "inventory/profiles/tiny-ddtree.toml").read_text()
     assert "\n[env]\n" in text
     text = text.replace("\n[env]\n", f'\n[env]\nPYTHONPATH = "{switch.parent}"\n')

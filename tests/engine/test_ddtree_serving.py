@@ -17,30 +17,27 @@ from typing import Any
 
 import pytest
 
-from tests.engine.ddtree_support import Answer, Compared, Server, compare, mask_fault, serving
+from tests.engine.ddtree_support import (
+    PROMPTS,
+    TOKENS,
+    Answer,
+    Server,
+    compare,
+    faults,
+    judge,
+    serving,
+    texts,
+    waves,
+)
 from tests.engine.patched import package_of, patched_tree
 
 pytestmark = pytest.mark.engine
 
-TOKENS, PROMPTS, TOPK = 48, 56, 4
+TOPK = 4
 SCHEMA = json.dumps({
     "type": "object", "required": ["a", "b"],
     "properties": {"a": {"type": "integer"}, "b": {"type": "string", "maxLength": 6}},
 })  # fmt: skip
-
-
-def texts() -> list[str]:
-    """Pieces of the library's source, which the model was trained on, of 20 to 320 characters."""
-    source = Path(json.decoder.__file__).read_text() + Path(json.encoder.__file__).read_text()
-    return [source[i * 211 :][: 20 + (i * 67) % 300] for i in range(PROMPTS)]
-
-
-def waves(first: int) -> Iterator[list[int]]:
-    """The prompts in batches of 1 to 8, beginning with `first`."""
-    at, size = 0, first
-    while at < PROMPTS:
-        yield list(range(at, min(at + size, PROMPTS)))
-        at, size = at + size, size % 8 + 1
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +104,6 @@ def tree(
         env=env,
     ) as server:  # fmt: skip
         yield request.param, server
-
-
-def judge(what: str, found: list[Compared]) -> None:
-    """No token is wrong; near-ties are counted."""
-    wrong = [line for one in found for line in one.wrong]
-    ties = [line for one in found for line in one.ties]
-    print(f"{what}: {len(found)} answers, {len(wrong)} wrong, {len(ties)} at near-ties")
-    assert not wrong, wrong[:5]
-    assert len(ties) <= len(found) // 10, ties
 
 
 def test_every_token_is_the_models_own(
@@ -280,7 +268,7 @@ def test_a_mask_that_shows_siblings_to_each_other_is_found_out(
     engine_python: Path, tmp_path: Path, reference: dict[str, Any]
 ) -> None:
     """Bug 4 put back, from a plugin of this test: plausible text, wrong tokens."""
-    mask_fault(tmp_path).touch()
+    (faults(tmp_path) / "mask").touch()
     env = {"PYTHONPATH": str(tmp_path)}
     with serving(engine_python, tmp_path, "tiny-ddtree", budget=8, env=env) as server:
         answers = server.batch(texts()[:8], [TOKENS] * 8)

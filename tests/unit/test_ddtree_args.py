@@ -170,11 +170,13 @@ def test_other_attention_has_three_backends(backend: str | None) -> None:
 
 
 def test_a_cpu_has_one_backend() -> None:
-    assert backend_refusal("torch_native", device="cpu", uses_mla=False, page_size=1) is None
-    for backend, mla in (("triton", False), ("torch_native", True)):
-        said = backend_refusal(backend, device="cpu", uses_mla=mla, page_size=1)
-        assert said is not None
-        assert "--attention-backend torch_native" in said
+    for mla in (False, True):
+        assert backend_refusal("torch_native", device="cpu", uses_mla=mla, page_size=1) is None
+        for backend in ("triton", "intel_amx", "flashinfer", None):
+            said = backend_refusal(backend, device="cpu", uses_mla=mla, page_size=1)
+            assert said == (
+                f"DDTREE on a CPU verifies with --attention-backend torch_native; got {backend}"
+            )
     seeded = serving(
         device="cpu", attention_backend="torch_native", enable_deterministic_inference=True
     )

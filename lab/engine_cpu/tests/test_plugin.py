@@ -62,3 +62,49 @@ def test_changed_parameters_end_the_process(run_python: Run) -> None:
         "its hook was written for ('server_args',)" in result.stderr
         and "served" not in result.stdout
     )
+
+
+MLA = """
+from types import SimpleNamespace
+from sglang.srt.models.deepseek_common.attention_backend_handler import AttentionBackendRegistry
+get = AttentionBackendRegistry.get_handler
+print(get("torch_native")(SimpleNamespace(use_dsa=False), None).name)
+print(get("triton").__name__, get("fa3").__name__)
+try:
+    get("torch_native")(SimpleNamespace(use_dsa=True), None)
+except NotImplementedError as error:
+    print(error)
+"""
+
+
+def test_latent_attention_is_absorbed_on_torch_native_alone(run_python: Run) -> None:
+    result = run_python(LOAD + MLA)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[:2] == ["MLA", "handle_attention_triton handle_attention_fa3"]
+    assert "sparse latent attention (DSA) is not available on the CPU engine" in lines[2]
+
+
+ROPE = """
+import torch
+from sglang.srt.layers.rotary_embedding import get_rope, get_rope_wrapper
+where = (16, 16, 64, 10000, False)
+plain = get_rope_wrapper(*where, None, torch.float32, device="cpu")
+print(type(plain).__name__, plain is get_rope(*where, None, torch.float32))
+yarn = {"rope_type": "deepseek_yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+print(type(get_rope_wrapper(*where, yarn, torch.float32, device="cpu")).__name__)
+try:
+    get_rope_wrapper(*where, {"rope_type": "linear", "factor": 2.0}, torch.float32, device="cpu")
+except AssertionError as error:
+    print(error)
+"""
+
+
+def test_latent_attention_turns_without_yarn_too(run_python: Run) -> None:
+    result = run_python(LOAD + ROPE)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "RotaryEmbedding True",
+        "DeepseekScalingRotaryEmbedding",
+        "Only deepseek_yarn is supported for CPU for now",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -110,10 +110,11 @@ def test_ragged_verify_is_refused() -> None:
 
 
 class Pool:
-    """Key and value buffers [slots, kv_heads, head_dim] of one layer."""
+    """Key and value buffers [slots, kv_heads, width] of one layer."""
 
-    def __init__(self, slots: int, heads: int, dim: int) -> None:
-        self.keys, self.values = torch.randn(slots, heads, dim), torch.randn(slots, heads, dim)
+    def __init__(self, slots: int, shape: Shape) -> None:
+        self.keys = torch.randn(slots, shape.kv_heads, shape.key_dim)
+        self.values = torch.randn(slots, shape.kv_heads, shape.value_dim)
 
     def set_kv_buffer(self, layer: object, where: Any, k: torch.Tensor, v: torch.Tensor) -> None:
         self.keys[where.loc] = k.view(-1, *self.keys.shape[1:])
@@ -126,11 +127,33 @@ class Pool:
         return self.values
 
 
-HEADS, KV_HEADS, DIM, PREFIXES = 4, 2, 8, [3, 5]
+class LatentPool(Pool):
+    """SGLang's for MLA: one buffer, a row is the latent and the rotary key; values are a view."""
+
+    def __init__(self, slots: int, shape: Shape) -> None:
+        super().__init__(slots, shape)
+        self.values = self.keys[..., : shape.value_dim]
+
+    def set_kv_buffer(self, layer: object, where: Any, k: torch.Tensor, v: torch.Tensor) -> None:
+        self.keys[where.loc] = k.view(-1, *self.keys.shape[1:])
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+class Shape(NamedTuple):
+    """Widths of an attention layer, and the cache it writes."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    pool: type[Pool]
+
+
+HEADS, PREFIXES = 4, [3, 5]
+#: Grouped queries, and MLA's absorbed form: one key for all heads, 6 of it latent and 3 rotary.
+SHAPES = {"grouped": Shape(2, 8, 8, Pool), "latent": Shape(1, 9, 6, LatentPool)}
+
+
+@pytest.fixture(params=SHAPES)
+def scene(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A verify batch of two requests over scattered cache slots, SGLang's imports replaced."""
     import sys
 
@@ -144,12 +167,13 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setitem(
         sys.modules, "sglang.srt.mem_cache.memory_pool", SimpleNamespace(KVWriteLoc=location)
     )
+    shape = SHAPES[request.param]
     torch.manual_seed(0)
     table = torch.randperm(40).view(4, 10).int()
     requests = [2, 0]
     out = torch.cat([table[r, p : p + N] for r, p in zip(requests, PREFIXES, strict=True)]).long()
     backend = SimpleNamespace(
-        token_to_kv_pool=Pool(40, KV_HEADS, DIM),
+        token_to_kv_pool=shape.pool(40, shape),
         req_to_token_pool=SimpleNamespace(req_to_token=table),
         swa_out_cache_loc=None,
     )
@@ -163,9 +187,9 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     )
     layer = SimpleNamespace(
         tp_q_head_num=HEADS,
-        tp_k_head_num=KV_HEADS,
-        qk_head_dim=DIM,
-        v_head_dim=DIM,
+        tp_k_head_num=shape.kv_heads,
+        qk_head_dim=shape.key_dim,
+        v_head_dim=shape.value_dim,
         scaling=0.3,
         layer_id=0,
         attn_type="decoder",
@@ -174,13 +198,21 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         logit_cap=0.0,
     )
     rows = len(PREFIXES) * N
-    q, k, v = (
-        torch.randn(rows, HEADS * DIM),
-        torch.randn(rows, KV_HEADS * DIM),
-        torch.randn(rows, KV_HEADS * DIM),
-    )
+    q = torch.randn(rows, HEADS * shape.key_dim)
+    k = torch.randn(rows, shape.kv_heads * shape.key_dim)
+    v = torch.randn(rows, shape.kv_heads * shape.value_dim)
+    if shape.pool is LatentPool:
+        v = k[:, : shape.value_dim]
     return SimpleNamespace(
-        backend=backend, batch=batch, layer=layer, q=q, k=k, v=v, table=table, requests=requests
+        backend=backend,
+        batch=batch,
+        layer=layer,
+        q=q,
+        k=k,
+        v=v,
+        table=table,
+        requests=requests,
+        shape=shape,
     )
 
 
@@ -191,7 +223,8 @@ def run(scene: SimpleNamespace) -> torch.Tensor:
 
 
 def test_attention_against_a_loop(scene: SimpleNamespace) -> None:
-    got = run(scene).view(len(PREFIXES), N, HEADS, DIM)
+    shape, share = scene.shape, HEADS // scene.shape.kv_heads
+    got = run(scene).view(len(PREFIXES), N, HEADS, shape.value_dim)
     pool = scene.backend.token_to_kv_pool
     assert torch.equal(pool.keys[scene.batch.out_cache_loc].view(-1), scene.k.view(-1))
     for b, (request, prefix) in enumerate(zip(scene.requests, PREFIXES, strict=True)):
@@ -199,14 +232,29 @@ def test_attention_against_a_loop(scene: SimpleNamespace) -> None:
         for node in range(N):
             seen = [s for j, s in enumerate(slots) if j < prefix or BLOCK[node, j - prefix]]
             for head in range(HEADS):
-                query = scene.q.view(-1, N, HEADS, DIM)[b, node, head]
+                query = scene.q.view(-1, N, HEADS, shape.key_dim)[b, node, head]
                 scores = torch.tensor(
-                    [math.exp(0.3 * float(query @ pool.keys[s, head // 2])) for s in seen]
+                    [math.exp(0.3 * float(query @ pool.keys[s, head // share])) for s in seen]
                 )
                 wanted = (scores / scores.sum()) @ torch.stack(
-                    [pool.values[s, head // 2] for s in seen]
+                    [pool.values[s, head // share] for s in seen]
                 )
                 torch.testing.assert_close(got[b, node, head], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_node_is_seen_by_its_descendants_alone(scene: SimpleNamespace) -> None:
+    """Node 2 has a sibling before it and a nephew after it, who would see it in a chain."""
+
+    def who_sees_it(block: torch.Tensor) -> list[list[bool]]:
+        masks = [full_mask(block, prefix).reshape(-1) for prefix in PREFIXES]
+        scene.batch.spec_info.custom_mask = torch.cat(masks)
+        before = run(scene).view(len(PREFIXES), N, -1)
+        scene.k.view(len(PREFIXES), N, -1)[:, 2] += 1.0
+        return (run(scene).view(len(PREFIXES), N, -1) != before).any(-1).tolist()
+
+    assert who_sees_it(BLOCK) == [[False, False, True, False]] * len(PREFIXES)
+    chain = torch.ones(N, N, dtype=torch.bool).tril()
+    assert who_sees_it(chain) == [[False, False, True, True]] * len(PREFIXES)
 
 
 def test_rows_written_must_be_the_rows_attended(scene: SimpleNamespace) -> None:

@@ -2,6 +2,8 @@
 
     python lab/models/make/make_draft.py --target lab/models/tiny-qwen3 \\
         --out lab/models/tiny-qwen3-dflash
+    python lab/models/make/make_draft.py --target lab/models/tiny-mla --intermediate 128 \\
+        --steps 2000 --out lab/models/tiny-mla-dflash
 
 The drafter has no embedding and no head: it borrows the target's. One pass fills a block:
 the last accepted token and `block_size - 1` mask tokens look at the target's hidden states
@@ -22,7 +24,7 @@ import corpus
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3Config
 
 ANSWER = 64
 
@@ -46,6 +48,20 @@ def draft_config(target: dict[str, Any], args: argparse.Namespace, mask_id: int)
             "block_size": args.block,
         },
     }
+
+
+def grouped_queries(target: dict[str, Any]) -> dict[str, Any]:
+    """A Qwen3 of the target's size: a drafter has grouped queries, whatever its target has."""
+    if target["model_type"] == "qwen3":
+        return target
+    same = (
+        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps",
+        "max_position_embeddings", "tie_word_embeddings", "dtype",
+        "bos_token_id", "eos_token_id", "pad_token_id",
+    )  # fmt: skip
+    fields = {k: target[k] for k in same}
+    config = Qwen3Config(**fields, num_key_value_heads=2, head_dim=16, rope_theta=10000.0)
+    return config.to_diff_dict() | fields
 
 
 class Drafter:
@@ -230,7 +246,7 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None  # always ANSWER tokens
     model.requires_grad_(False)
-    target = json.loads((args.target / "config.json").read_text())
+    target = grouped_queries(json.loads((args.target / "config.json").read_text()))
     config = draft_config(target, args, tokenizer.mask_token_id)
     layers = args.target_layers
     drafter = Drafter(config, model.get_input_embeddings().weight, model.lm_head.weight)

@@ -1,6 +1,7 @@
-"""Make the tiny Qwen3 target: tokenizer, weights, config.
+"""Make a tiny target: tokenizer, weights, config. Grouped queries, or latent attention (MLA).
 
     python lab/models/make/make_target.py --out lab/models/tiny-qwen3
+    python lab/models/make/make_target.py --mla --steps 900 --out lab/models/tiny-mla
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from pathlib import Path
 import corpus
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"]
 CHAT_TEMPLATE = (
@@ -45,24 +53,58 @@ def make_tokenizer(texts: list[str], size: int) -> PreTrainedTokenizerFast:
     return fast
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """A Qwen3 with random weights: 4 layers, hidden size 64."""
-    config = Qwen3Config(
-        vocab_size=1024,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=2048,
-        rope_theta=10000.0,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+def make_model(tokenizer: PreTrainedTokenizerFast, *, mla: bool) -> PreTrainedModel:
+    """Random weights: 4 layers, hidden size 64.
+
+    Latent attention turns its positions as Kimi K2 and DeepSeek do (YaRN), and no two of its
+    widths are equal, so that one read for another does not fit. Every layer is dense; SGLang asks
+    of the layer after the last one too whether it has experts.
+    """
+    common = {
+        "vocab_size": 1024,
+        "hidden_size": 64,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    if not mla:
+        grouped = {"num_key_value_heads": 2, "head_dim": 16, "rope_theta": 10000.0}
+        config = Qwen3Config(**common, **grouped, intermediate_size=128)
+        return Qwen3ForCausalLM(config).float()
+    latent = {
+        "q_lora_rank": 48,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 24,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 20,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 512,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
+    }
+    dense = {
+        "first_k_dense_replace": 5,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 96,
+        "num_nextn_predict_layers": 0,
+    }
+    config = DeepseekV3Config(
+        **common, **latent, **dense, intermediate_size=96, num_key_value_heads=4
     )
-    return Qwen3ForCausalLM(config).float()
+    return DeepseekV3ForCausalLM(config).float()
 
 
 def batch(
@@ -87,6 +129,7 @@ def batch(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--mla", action="store_true", help="latent attention, as DeepSeek's")
     parser.add_argument("--steps", type=int, default=1900)
     parser.add_argument("--rows", type=int, default=9)
     parser.add_argument("--length", type=int, default=256)
@@ -99,7 +142,7 @@ def main() -> None:
 
     texts = corpus.read(corpus.TRAIN)
     tokenizer = make_tokenizer(texts, 1020)
-    model = make_model(tokenizer).train()
+    model = make_model(tokenizer, mla=args.mla).train()
     ids = torch.tensor(tokenizer("\n".join(texts)).input_ids)
     held = torch.tensor(tokenizer("\n".join(corpus.read(corpus.HELD_OUT))).input_ids)
     user = tokenizer("<|im_start|>user\n").input_ids

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from sglang.srt.arg_groups.overrides import resolving_view
+from sglang.srt.arg_groups.overrides import resolving_view, use_mla_backend
 from sglang.srt.layers.attention.verify_mask import VerifyMask
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 from sglang.srt.plugins import load_plugins
@@ -117,6 +117,25 @@ def test_arguments_resolve_and_the_plugins_writes_survive(monkeypatch: pytest.Mo
     assert (view.speculative_num_draft_tokens, view.speculative_eagle_topk) == (9, 4)
     assert (view.speculative_dflash_block_size, view.speculative_num_steps) == (8, 1)
     assert (view.max_running_requests, view.disable_overlap_schedule) == (48, True)
+
+
+def mla() -> tuple[str, ...]:
+    """A target with latent attention, and its drafter; the last of an option counts."""
+    models = os.environ["DDTREE_TEST_MODELS"]
+    pair = ("--model-path", f"{models}/tiny-mla")
+    return (*pair, "--speculative-draft-model-path", f"{models}/tiny-mla-dflash")
+
+
+def test_latent_attention_is_served_on_the_labs_backend_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DDTREE_BUDGET", "8")
+    view = resolved("--speculative-eagle-topk", "4", *mla())
+    assert use_mla_backend(view)
+    assert view.attention_backend == "torch_native"
+    other = ("--attention-backend", "flashinfer")
+    with pytest.raises(ValueError, match="verifies with --attention-backend torch_native; got fl"):
+        resolved("--speculative-eagle-topk", "4", *mla(), *other)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor
 
 from ddops_sglang_cpu.verify_attention import verify_attention
@@ -13,7 +14,10 @@ from ddops_sglang_cpu.verify_attention import verify_attention
 if TYPE_CHECKING:
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
     from sglang.srt.layers.radix_attention import RadixAttention
+    from sglang.srt.layers.rotary_embedding import RotaryEmbedding
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+    from sglang.srt.models.deepseek_common.attention_forward_methods import AttnForwardMethod
+    from sglang.srt.models.deepseek_v2 import DeepseekV2AttentionMLA
     from sglang.srt.models.dflash import DFlashAttention
     from sglang.srt.platforms.interface import SRTPlatform
     from sglang.srt.server_args import ServerArgs
@@ -115,6 +119,50 @@ def disable_triton_norm_rope(
     attention.use_table_qk_norm_rope = False
 
 
+def absorbed(attention: DeepseekV2AttentionMLA, forward_batch: ForwardBatch) -> AttnForwardMethod:
+    """Latent attention over the cache itself, in every pass.
+
+    The query is brought to the latent's width, a key is a cache row (latent, then rope), a value
+    the row's latent: what torch_native computes over any cache, and the verify pass under a tree.
+    """
+    from sglang.srt.models.deepseek_common.attention_forward_methods import AttnForwardMethod
+
+    if attention.use_dsa:
+        raise NotImplementedError(
+            "sparse latent attention (DSA) is not available on the CPU engine. next: a model with "
+            "dense latent attention, as DeepSeek-V3 or Kimi K2"
+        )
+    return AttnForwardMethod.MLA
+
+
+def mla_handler(
+    original: Callable[..., object], registry: type, backend_name: str
+) -> Callable[..., object] | object:
+    """Torch_native has no handler for latent attention, and gets one; others keep their own."""
+    return absorbed if backend_name == "torch_native" else original(registry, backend_name)
+
+
+def rope_without_scaling(
+    original: Callable[..., RotaryEmbedding],
+    head_size: int,
+    rotary_dim: int,
+    max_position: int,
+    base: int,
+    is_neox_style: bool = True,
+    rope_scaling: dict[str, object] | None = None,
+    dtype: torch.dtype | None = None,
+    partial_rotary_factor: float = 1.0,
+    device: str | None = None,
+) -> RotaryEmbedding:
+    """Plain rotations, which SGLang's own factory makes on any device; YaRN stays with upstream."""
+    from sglang.srt.layers.rotary_embedding.factory import get_rope
+
+    shape = (head_size, rotary_dim, max_position, base, is_neox_style)
+    if rope_scaling is None:
+        return get_rope(*shape, None, dtype, partial_rotary_factor)
+    return original(*shape, rope_scaling, dtype, partial_rotary_factor, device)
+
+
 HOOKS = (
     Hook(
         "sglang.srt.arg_groups.speculative_hook._handle_dflash",
@@ -150,5 +198,31 @@ HOOKS = (
         "after",
         disable_triton_norm_rope,
         "srt/models/dflash.py:383 calls a triton kernel for bfloat16 on every device",
+    ),
+    Hook(
+        "sglang.srt.models.deepseek_common.attention_backend_handler"
+        ".AttentionBackendRegistry.get_handler",
+        ("backend_name",),
+        "around",
+        mla_handler,
+        "srt/models/deepseek_common/attention_backend_handler.py:61 gives torch_native Triton's "
+        "handler, whose first prefill has queries of other widths than the rows torch_native reads",
+    ),
+    Hook(
+        "sglang.srt.layers.rotary_embedding.factory.get_rope_cpu",
+        (
+            "head_size",
+            "rotary_dim",
+            "max_position",
+            "base",
+            "is_neox_style",
+            "rope_scaling",
+            "dtype",
+            "partial_rotary_factor",
+            "device",
+        ),
+        "around",
+        rope_without_scaling,
+        "srt/layers/rotary_embedding/factory.py:478 asserts YaRN for latent attention on a CPU",
     ),
 )
