@@ -24,6 +24,8 @@ from ddops.board.help import help_text, hints
 from ddops.board.judge import reach_word
 from ddops.board.lists import Listing
 from ddops.board.model import Event
+from ddops.board.router_show import RouterRow, router_page
+from ddops.board.routers import in_need
 from ddops.board.show import Row, columns_for, matches, trouble
 from ddops.board.source import Source
 from ddops.board.widgets import Confirm, Help, Pane, Table
@@ -84,7 +86,7 @@ class Board(App[None]):
     ) -> None:
         super().__init__()
         self.source = source
-        self.fleet = Fleet.of(source.hosts)
+        self.fleet = Fleet.of(source.hosts, source.routers)
         self.signs = ASCII if plain else UNICODE
         self.write_allowed = write and not source.label
         self._project = project
@@ -152,9 +154,12 @@ class Board(App[None]):
             self.query_one("#hosts", Table).show(self._overview(now, width))
         elif self._page == "host":
             state = self.fleet.hosts.get(self._host)
+            router = self.fleet.routers.get(self._host)
             if state is not None:
                 lines = host_page(state, self.fleet.books, now, width, self.signs)
                 self.query_one("#host", Pane).show(lines)
+            elif router is not None:
+                self.query_one("#host", Pane).show(router_page(router, now))
         else:
             made = {"runs": lists.runs, "tasks": lists.tasks, "events": lists.events}[self._page]
             listing = made(self.fleet, now, width, self.signs)
@@ -170,15 +175,19 @@ class Board(App[None]):
             for state in self.fleet.states()
             for service in [s.name for s in state.spec.services] or [""]
         ]
+        routers = [RouterRow(r, now) for r in self.fleet.routers.values()]
         if words := self._words.get("hosts"):
             rows = [r for r in rows if matches(r, words)]
-        if self._by_trouble:
-            rows.sort(key=trouble, reverse=True)
+            routers = [r for r in routers if r.matches(words)]
         tags = {"project": 0, "lab": 6, "shipped": 10}
         names = [s.name + " " * tags.get(s.origin, 0) for s in self.source.hosts]
         columns = columns_for(width - 1, names)
         heads = [(c.head, c.width) for c in columns]
-        return Listing(heads, [(r.key, [c.make(r) for c in columns]) for r in rows])
+        lines = [(trouble(r), r.key, [c.make(r) for c in columns]) for r in rows]
+        lines += [(r.trouble, r.key, r.cells(columns)) for r in routers]
+        if self._by_trouble:
+            lines.sort(key=lambda line: line[0], reverse=True)
+        return Listing(heads, [(key, cells) for _, key, cells in lines])
 
     def _head(self, now: float) -> Text:
         words = [reach_word(s, now) for s in self.fleet.states()]
@@ -186,6 +195,9 @@ class Board(App[None]):
         parts = [f"ddops board{dot}{len(words)} hosts"]
         parts += [f"{words.count(w)} {w}" for w in ("up", "silent", "no answer", "asking")
                   if w in words]  # fmt: skip
+        if many := len(self.fleet.routers):
+            bad = in_need(list(self.fleet.routers.values()), now)
+            parts.append(f"{many} router{'s' * (many > 1)}" + (f", {bad} not well" if bad else ""))
         text = Text(dot.join(parts), no_wrap=True, overflow="ellipsis")
         if any(s.spec.simulated for s in self.fleet.states()):
             text.append(f"{dot}simulated", "yellow")
@@ -230,7 +242,7 @@ class Board(App[None]):
 
     def action_step(self, by: int) -> None:
         """On a host's page: the host before, or after it."""
-        names = list(self.fleet.hosts)
+        names = [*self.fleet.hosts, *self.fleet.routers]
         if self._page == "host" and self._host in names:
             self._host = names[(names.index(self._host) + by) % len(names)]
             self.query_one("#host", Pane).scroll_home(animate=False)
@@ -291,6 +303,8 @@ class Board(App[None]):
         yield "look again", self.action_look_again, "ask the host that is chosen, now"
         for host in self.fleet.hosts:
             yield f"host {host}", partial(self.open_host, host), "its page"
+        for key, router in self.fleet.routers.items():
+            yield f"router {router.spec.name}", partial(self.open_host, key), "its page"
         if self.write_allowed:
             for action in ACTIONS:
                 yield action.title.lower(), partial(self.action_act, action.key), action.effect
@@ -307,6 +321,10 @@ class Board(App[None]):
             return
         if self._page == "hosts":
             self._choose_host()
+        if self._host in self.fleet.routers:
+            why = "it is deployed with its replicas"
+            self.notify(f"no action here is for a router: {why}", severity="warning", timeout=4)
+            return
         action, host = next(a for a in ACTIONS if a.key == key), self._host
         if not action.destructive:
             self._do(action, host)

@@ -12,6 +12,13 @@ from ddops.board.judge import changes
 from ddops.board.look import parse_drift, parse_look
 from ddops.board.model import Books, Event, HostSpec, HostState
 from ddops.board.pages_of_ledger import parse_books
+from ddops.board.routers import (
+    RouterSpec,
+    RouterState,
+    heard_error,
+    heard_look,
+    router_changes,
+)
 from ddops.errors import DdopsError
 
 MOST_EVENTS = 500
@@ -28,7 +35,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One answer, or its absence, as it came: redacted, JSON types only. `host` is "" for books."""
+    """One answer, or its absence, as it came: redacted, JSON types only.
+
+    `host` is "" for books, and a router's key for a router.
+    """
 
     at: float
     host: str
@@ -43,12 +53,15 @@ class Fleet:
     hosts: dict[str, HostState]
     books: Books = field(default_factory=lambda: Books(0.0, "the ledger was not read yet"))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    #: By key.
+    routers: dict[str, RouterState] = field(default_factory=dict)
     #: Counts what was applied: whoever draws sees whether there is anything new.
     heard: int = 0
 
     @classmethod
-    def of(cls, specs: Iterable[HostSpec]) -> Fleet:
-        return cls({s.name: HostState(s) for s in specs})
+    def of(cls, specs: Iterable[HostSpec], routers: Iterable[RouterSpec] = ()) -> Fleet:
+        known = {r.key: RouterState(r) for r in routers}
+        return cls({s.name: HostState(s) for s in specs}, routers=known)
 
     def apply(self, heard: Heard) -> None:
         """Take in one answer. One that cannot be read is an error of its host, and shows."""
@@ -56,12 +69,25 @@ class Fleet:
         if heard.kind is Kind.BOOKS:
             self.books = parse_books(heard.payload, heard.at)
             return
+        if heard.host in self.routers:
+            self._apply_router(self.routers[heard.host], heard)
+            return
         old = self.hosts.get(heard.host)
         if old is None:
             return  # a recording may name a host that its head does not; nothing is made up of it
         new = _next(old, heard)
         self.hosts[heard.host] = new
         self.events.extend(changes(old, new, heard.at))
+
+    def _apply_router(self, old: RouterState, heard: Heard) -> None:
+        if heard.kind is Kind.LOOK:
+            new = heard_look(old, heard.payload, heard.at)
+        elif heard.kind is Kind.ERROR:
+            new = heard_error(old, str(heard.payload.get("error", "no answer")), heard.at)
+        else:
+            return  # drift of a router is told with its replicas'
+        self.routers[heard.host] = new
+        self.events.extend(router_changes(old, new, heard.at))
 
     def states(self) -> Sequence[HostState]:
         return list(self.hosts.values())

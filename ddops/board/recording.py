@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from ddops.board.fleet import Heard, Kind
 from ddops.board.model import HostSpec, ServiceSpec
+from ddops.board.routers import RouterSpec
 from ddops.errors import DdopsError, UsageError
 
 SCHEMA = "ddops.recording/1"
@@ -32,6 +33,7 @@ class Recording:
     hosts: tuple[HostSpec, ...]
     heard: tuple[Heard, ...]
     cut: bool = False
+    routers: tuple[RouterSpec, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -41,7 +43,10 @@ class Recording:
 class Recorder:
     """Writes one, from any thread. The file is new, mode 0600, and whole up to the last line."""
 
-    def __init__(self, path: Path, hosts: Sequence[HostSpec], began: float) -> None:
+    def __init__(
+        self, path: Path, hosts: Sequence[HostSpec], began: float,
+        routers: Sequence[RouterSpec] = (),
+    ) -> None:  # fmt: skip
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
@@ -55,7 +60,8 @@ class Recorder:
         self._raw = raw
         self._began = began
         self._lock = threading.Lock()
-        self._put({"schema": SCHEMA, "at": began, "hosts": [asdict(h) for h in hosts]})
+        head = {"schema": SCHEMA, "at": began, "hosts": [asdict(h) for h in hosts]}
+        self._put({**head, "routers": [asdict(r) for r in routers]})
 
     def __call__(self, heard: Heard) -> None:
         t = round(heard.at - self._began, 3)
@@ -119,12 +125,20 @@ def _recording(lines: list[bytes]) -> Recording:
         if kind is None or not isinstance(row[kind.value], dict):
             raise ValueError(f"line {number} holds nothing that was heard")
         heard.append(Heard(began + float(row["t"]), str(row["host"]), kind, row[kind.value]))
-    return Recording(began, tuple(_spec(h) for h in head["hosts"]), tuple(heard), cut)
+    hosts = tuple(_spec(h) for h in head["hosts"])
+    # Recordings made before routers were watched have none.
+    routers = tuple(_router(r) for r in head.get("routers", ()))
+    return Recording(began, hosts, tuple(heard), cut, routers)
 
 
 def _spec(raw: dict[str, Any]) -> HostSpec:
     services = tuple(ServiceSpec(**s) for s in raw["services"])
     return HostSpec(**{**raw, "groups": tuple(raw["groups"]), "services": services})
+
+
+def _router(raw: dict[str, Any]) -> RouterSpec:
+    pairs = tuple((str(host), str(url)) for host, url in raw["replicas"])
+    return RouterSpec(**{**raw, "replicas": pairs})
 
 
 class Replay:

@@ -11,6 +11,7 @@ from ddops.board.fleet import Heard, Kind
 from ddops.board.model import HostSpec
 from ddops.board.poller import Poller
 from ddops.board.recording import Recorder, Replay
+from ddops.board.routers import RouterSpec
 
 
 class Source(Protocol):
@@ -18,6 +19,9 @@ class Source(Protocol):
 
     @property
     def hosts(self) -> Sequence[HostSpec]: ...
+
+    @property
+    def routers(self) -> Sequence[RouterSpec]: ...
 
     @property
     def label(self) -> str:
@@ -45,8 +49,10 @@ class Live:
         hosts: Sequence[HostSpec],
         make: Callable[[Callable[[Heard], None]], Poller],
         recorder: Recorder | None = None,
+        routers: Sequence[RouterSpec] = (),
     ) -> None:
         self.hosts = hosts
+        self.routers = routers
         self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self._poller = make(self._heard.put)
         self._recorder = recorder
@@ -81,6 +87,7 @@ class Replayed:
 
     def __init__(self, replay: Replay, label: str) -> None:
         self.hosts = replay.recording.hosts
+        self.routers = replay.recording.routers
         self._replay = replay
         self._label = label
         self._began = time.monotonic()

@@ -9,11 +9,13 @@ from typing import Any
 
 from ddops.board.look import look_spec, parse_look
 from ddops.board.model import HostSpec, ServiceSpec
+from ddops.board.routers import RouterSpec, look_document, spec_of_router
 from ddops.command import ALONE, Redactor, cmd
 from ddops.errors import CommandFailed, DdopsError
 from ddops.hostside import joined
 from ddops.inventory import Host, Inventory, Service, placed, services_on
 from ddops.inventory.port import port_of
+from ddops.inventory.router import Routed
 from ddops.transport import Transport
 
 Lookup = Callable[[str], Path]
@@ -118,3 +120,57 @@ class HostWatch:
             return prepare(self.host, service, profile, self._lookup).digest
         except DdopsError:
             return None
+
+
+class LostRouter:
+    """A router that the inventory puts where it cannot be: it is shown, and why it is not asked."""
+
+    def __init__(self, spec: RouterSpec, error: DdopsError) -> None:
+        self.spec = spec
+        self.error = error
+
+    @property
+    def name(self) -> str:
+        return self.spec.key
+
+    def look(self) -> dict[str, Any]:
+        raise self.error
+
+    def drift(self) -> dict[str, Any]:
+        return {"rows": []}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class RouterWatch:
+    """Asks the router of one service, on its host, what it serves."""
+
+    def __init__(
+        self, routed: Routed, transport: Transport, lookup: Lookup, redactor: Redactor
+    ) -> None:
+        self.routed = routed
+        self.spec = spec_of_router(routed)
+        self._transport = transport
+        self._lookup = lookup
+        self._redactor = redactor
+
+    @property
+    def name(self) -> str:
+        return self.spec.key
+
+    def look(self) -> dict[str, Any]:
+        """One look, judged against the inventory."""
+        from ddops.deploy.router import RouterOnHost
+        from ddops.deploy.router_view import judge_router
+
+        router = RouterOnHost(self._transport, self.routed, self._lookup, self._redactor)
+        seen = router.look()
+        return look_document(seen, judge_router(self.routed, seen))
+
+    def drift(self) -> dict[str, Any]:
+        """None of its own: `ddops drift` tells it with its replicas'."""
+        return {"rows": []}
+
+    def close(self) -> None:
+        self._transport.close()

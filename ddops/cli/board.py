@@ -97,13 +97,15 @@ def _live(
     from ddops.board.poller import Poller
     from ddops.board.recording import Recorder
     from ddops.board.source import Live
-    from ddops.cli.watching import read_books, watched
+    from ddops.cli.watching import read_books, watched, watched_routers
 
     watches = watched(app, target, limit, exclude)
     hosts = [w.spec for w in watches]
-    recorder = Recorder(Path(record), hosts, time.time()) if record else None
+    routers = watched_routers(app, watches, target)
+    behind = [r.spec for r in routers]
+    recorder = Recorder(Path(record), hosts, time.time(), behind) if record else None
     # The ledger is asked for the server starts that were seen, so its thread keeps the looks too.
-    known = Fleet.of(hosts)
+    known = Fleet.of(hosts, behind)
 
     def make(tell: Callable[[Heard], None]) -> Poller:
         def both(heard: Heard) -> None:
@@ -111,6 +113,6 @@ def _live(
                 known.apply(heard)
             tell(heard)
 
-        return Poller(watches, read_books(app, known), both, app.redactor)
+        return Poller([*watches, *routers], read_books(app, known), both, app.redactor)
 
-    return Live(hosts, make, recorder)
+    return Live(hosts, make, recorder, behind)

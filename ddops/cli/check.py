@@ -113,7 +113,8 @@ def check(
     waivers = _waived(app, hosts, waiver) if waiver else app.inventory.waivers
 
     def judged(h: Host) -> list[Finding]:
-        return _judged(app, h, service, _facts(app, h, facts_file, prove), waivers)
+        facts = _facts(app, h, facts_file, prove)
+        return _judged(app, h, service, facts, waivers, kept=bool(facts_file))
 
     outcomes = app.fan_out(hosts, judged)
     seen = [(h, o) for h, o in outcomes if not isinstance(o, Exception)]
@@ -127,13 +128,19 @@ def check(
 
 
 def _judged(
-    app: App, host: Host, service: str | None, facts: Facts, waivers: tuple[Waiver, ...]
-) -> list[Finding]:
+    app: App, host: Host, service: str | None, facts: Facts, waivers: tuple[Waiver, ...],
+    *, kept: bool,
+) -> list[Finding]:  # fmt: skip
+    from ddops.cli.router_checks import router_findings
     from ddops.clock import SystemClock
     from ddops.compat.host import judge_host, launch_for
+    from ddops.inventory.router import router_alone
 
     launch = launch_for(app.inventory, service, host) if service else None
-    return judge_host(facts, host, launch, waivers, SystemClock().now().date())
+    alone = router_alone(app.inventory, host)
+    day = SystemClock().now().date()
+    chain = judge_host(facts, host, launch, waivers, day, router=alone)
+    return [*router_findings(app, host, kept=kept), *chain]
 
 
 def _facts(app: App, host: Host, path: str | None, prove: bool) -> Facts:

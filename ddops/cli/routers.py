@@ -12,9 +12,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     from ddops.deploy.fleet import Rules
     from ddops.deploy.router import RouterOnHost
     from ddops.deploy.router_run import Settled
-    from ddops.deploy.router_view import RouterWord
     from ddops.inventory import Host, Service
-    from ddops.inventory.router import Routed
 
 Pair = tuple["Host", "Service"]
 
@@ -115,17 +113,6 @@ def planned_routers(app: App, services: Sequence[Service]) -> list[str]:
         out.append(f"  listens    http://{table.listen}:{table.port}")
         out += [f"  replica    {r.host} {r.url}" for r in found.replicas]
     return out
-
-
-def look_at_routers(
-    app: App, services: Sequence[Service]
-) -> list[tuple[str, Routed, RouterWord | Exception]]:
-    """The routers of these services, each judged against the inventory."""
-    from ddops.deploy.router_view import judge_router
-
-    found = [r for s in services if (r := router_of(app, s)) is not None]
-    seen = app.fan_out(found, lambda r: judge_router(r.routed, r.look()))
-    return [(r.routed.host.name, r.routed, word) for r, word in seen]
 
 
 def drift_of_router(app: App, host: Host, service: Service) -> list[Row]:

@@ -12,10 +12,10 @@ from ddops.cli.options import as_json, targets
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.board.fleet import Fleet
     from ddops.board.model import HostState, ServiceSpec
-    from ddops.board.watch import HostWatch
+    from ddops.board.watch import HostWatch, LostRouter, RouterWatch
+
+    Routers = Sequence[RouterWatch | LostRouter]
     from ddops.cli.app import App
-    from ddops.deploy.router_view import RouterWord
-    from ddops.inventory.router import Routed
 
 
 @click.command()
@@ -34,43 +34,53 @@ def status(
     """What runs where, as observed just now. Without TARGET: your hosts, and the lab's.
 
     HEALTH is /health asked on the host itself, on a port that our own process holds.
+    A service's router has a line for each replica, as the router itself has it.
 
     \b
     ddops status
     ddops status lab --json
     ddops status --watch
     """
-    from ddops.cli.watching import watched
+    from ddops.cli.watching import watched, watched_routers
 
     watches = watched(app, target, limit, exclude, once=not watch)
-    wanted = _wanted(app, target, watches)
+    routers = watched_routers(app, watches, target, once=not watch)
+    wanted = _wanted(app, target, watches, routers)
     if watch:
-        _watch(app, watches, wanted, as_json)
+        _watch(app, watches, routers, wanted, as_json)
     else:
-        _once(app, watches, wanted, as_json)
+        _once(app, watches, routers, wanted, as_json)
 
 
-def _wanted(app: App, target: Sequence[str], watches: Sequence[HostWatch]) -> set[str]:
+def _wanted(
+    app: App, target: Sequence[str], watches: Sequence[HostWatch], routers: Routers
+) -> set[str]:
     """Names of the services to show: a service that was named as a target stands alone."""
     from ddops.errors import UsageError
 
     chosen = app.select(target).services if target else app.inventory.services.values()
     names = {s.name for s in chosen}
-    if not any(s.name in names for w in watches for s in w.services):
+    if not routers and not any(s.name in names for w in watches for s in w.services):
         raise UsageError("no service is meant for these hosts", next="see inventory/services")
     return names
 
 
-def _once(app: App, watches: Sequence[HostWatch], wanted: set[str], as_json: bool) -> None:
+def _once(
+    app: App,
+    watches: Sequence[HostWatch],
+    routers: Routers,
+    wanted: set[str],
+    as_json: bool,
+) -> None:
     import time
 
     from ddops.board.fleet import Fleet, Heard, Kind
     from ddops.cli.app import end_together
-    from ddops.cli.routers import look_at_routers
     from ddops.cli.watching import read_books
 
-    fleet = Fleet.of(w.spec for w in watches)
-    outcomes = app.fan_out(watches, _look)
+    fleet = Fleet.of((w.spec for w in watches), (r.spec for r in routers))
+    asked: list[HostWatch | RouterWatch | LostRouter] = [*watches, *routers]
+    outcomes = app.fan_out(asked, _look)
     for one, outcome in outcomes:
         failed = isinstance(outcome, Exception)
         payload = {"error": str(outcome)} if isinstance(outcome, Exception) else outcome
@@ -79,15 +89,18 @@ def _once(app: App, watches: Sequence[HostWatch], wanted: set[str], as_json: boo
         fleet.apply(Heard(time.time(), one.name, kind, clean if isinstance(clean, dict) else {}))
     if as_json:  # the table shows nothing of the ledger
         fleet.apply(Heard(time.time(), "", Kind.BOOKS, read_books(app, fleet)()))
-    services = [app.inventory.services[n] for n in sorted(wanted)]
-    behind = [s for s in services if s.router and any(s in w.services for w in watches)]
-    routers = look_at_routers(app, behind) if behind else []
-    _emit(fleet, wanted, as_json, [(r, w) for _, r, w in routers if not isinstance(w, Exception)])
-    lost = [(host, w) for host, _, w in routers if isinstance(w, Exception)]
-    end_together([*((w.name, o) for w, o in outcomes), *lost], app.report)
+    _emit(fleet, wanted, as_json)
+    where = {r.name: r.spec.host for r in routers}
+    failed_hosts = {w.name for w, o in outcomes if isinstance(o, Exception)}
+    # A host that failed is named once, whatever else of it was asked.
+    told = [
+        (where.get(w.name, w.name), o) for w, o in outcomes
+        if where.get(w.name) not in failed_hosts
+    ]  # fmt: skip
+    end_together(told, app.report)
 
 
-def _look(one: HostWatch) -> dict[str, Any]:
+def _look(one: HostWatch | RouterWatch | LostRouter) -> dict[str, Any]:
     """One look, and the connection closed: those of a whole fleet are too many to keep."""
     try:
         return one.look()
@@ -99,35 +112,33 @@ def _pairs(fleet: Fleet, wanted: set[str]) -> list[tuple[HostState, ServiceSpec]
     return [(h, s) for h in fleet.states() for s in h.spec.services if s.name in wanted]
 
 
-def _emit(
-    fleet: Fleet,
-    wanted: set[str],
-    as_json: bool,
-    routers: Sequence[tuple[Routed, RouterWord]] = (),
-) -> None:
+def _emit(fleet: Fleet, wanted: set[str], as_json: bool) -> None:
     import time
 
     from ddops.board import report
+    from ddops.board import routers as behind
     from ddops.cli.output import emit_json, emit_table
 
     pairs, now = _pairs(fleet, wanted), time.time()
     if as_json:
         rows = [report.document(h, s, fleet.books, now) for h, s in pairs]
-        if routers:
-            from ddops.deploy import router_view
-
-            rows += [router_view.document(r, word) for r, word in routers]
-        emit_json("status", rows)
+        emit_json("status", [*rows, *(behind.document(r, now) for r in fleet.routers.values())])
         return
-    emit_table(report.HEADER, [report.row(h, s, now) for h, s in pairs])
-    for routed, word in routers:
-        from ddops.deploy import router_view
+    if pairs:
+        emit_table(report.HEADER, [report.row(h, s, now) for h, s in pairs])
+    for n, router in enumerate(fleet.routers.values()):
+        if pairs or n:
+            click.echo()
+        emit_table(behind.HEADER, behind.rows(router, now))
 
-        click.echo()
-        emit_table(router_view.HEADER, router_view.rows(routed, word, routed.host.origin.kind))
 
-
-def _watch(app: App, watches: Sequence[HostWatch], wanted: set[str], as_json: bool) -> None:
+def _watch(
+    app: App,
+    watches: Sequence[HostWatch],
+    routers: Routers,
+    wanted: set[str],
+    as_json: bool,
+) -> None:
     """Show the fleet again and again, in place on a terminal. A slow host is waited for by none."""
     import queue
     import sys
@@ -138,9 +149,9 @@ def _watch(app: App, watches: Sequence[HostWatch], wanted: set[str], as_json: bo
     from ddops.board.poller import Poller
     from ddops.cli.watching import read_books
 
-    fleet = Fleet.of(w.spec for w in watches)
+    fleet = Fleet.of((w.spec for w in watches), (r.spec for r in routers))
     heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-    poller = Poller(watches, read_books(app, fleet), heard.put, app.redactor)
+    poller = Poller([*watches, *routers], read_books(app, fleet), heard.put, app.redactor)
     poller.start()
     in_place = sys.stdout.isatty() and not as_json
     shown = time.monotonic() + 1.0  # a moment for the first answers

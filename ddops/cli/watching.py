@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.board.books import Reader
     from ddops.board.fleet import Fleet
-    from ddops.board.watch import HostWatch
+    from ddops.board.watch import HostWatch, LostRouter, RouterWatch
     from ddops.cli.app import App
     from ddops.compat import Finding
     from ddops.inventory import Host
@@ -44,6 +44,38 @@ def watched(
     return [HostWatch(h, app.inventory, reach(h), app.lookup, app.redactor) for h in hosts]
 
 
+def watched_routers(
+    app: App, watches: Sequence[HostWatch], target: Sequence[str], *, once: bool = False
+) -> list[RouterWatch | LostRouter]:
+    """Routers of what is watched: of a service that is, and those that run on a host that is."""
+    from ddops.board.routers import RouterSpec
+    from ddops.board.watch import LostRouter, RouterWatch
+    from ddops.errors import UsageError
+    from ddops.inventory.router import routed
+
+    names = {s.name for w in watches for s in w.services}
+    hosts = {w.name for w in watches}
+    asked = {t for t in target if t in app.inventory.services}
+    reach = app.transport if once else partial(watching_transport, app)
+    out: list[RouterWatch | LostRouter] = []
+    for service in app.inventory.services.values():
+        table = service.router
+        # A service that was named as a target stands alone, as its replicas do.
+        if table is None or (asked and service.name not in asked):
+            continue
+        if service.name not in names and table.host not in hosts:
+            continue
+        try:
+            found = routed(app.inventory, service)
+        except UsageError as error:  # one that is misplaced must not hide all others
+            spec = RouterSpec(service.name, table.host, f"{table.listen}:{table.port}")
+            out.append(LostRouter(spec, error))
+            continue
+        if found is not None:
+            out.append(RouterWatch(found, reach(found.host), app.lookup, app.redactor))
+    return out
+
+
 def watching_transport(app: App, host: Host) -> Transport:
     """A connection that no other host's can hold up: it shares no bound with them, and is tried
     once, since whoever watches tries again by itself."""
@@ -68,11 +100,13 @@ def judge_of(app: App) -> Callable[[str, Mapping[str, object]], Sequence[Finding
 
     from ddops.clock import SystemClock
     from ddops.compat import judge_all, subject_of, waive
+    from ddops.inventory.router import router_alone
     from ddops.probe import parse_facts
 
     def judge(name: str, facts: Mapping[str, object]) -> Sequence[Finding]:
         host = app.inventory.hosts[name]
-        found = judge_all(subject_of(parse_facts(json.dumps(facts)), host, None))
+        alone = router_alone(app.inventory, host)
+        found = judge_all(subject_of(parse_facts(json.dumps(facts)), host, None, router=alone))
         return waive(found, app.inventory.waivers, host, SystemClock().now().date())
 
     return judge

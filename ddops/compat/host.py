@@ -30,10 +30,19 @@ def launch_for(inventory: Inventory, name: str, host: Host) -> Launch:
 
 
 def judge_host(
-    facts: Facts, host: Host, launch: Launch | None, waivers: tuple[Waiver, ...], day: date
+    facts: Facts,
+    host: Host,
+    launch: Launch | None,
+    waivers: tuple[Waiver, ...],
+    day: date,
+    *,
+    router: bool = False,
 ) -> list[Finding]:
-    """All findings of a host; simulated facts say so in a row of their own."""
-    findings = waive(judge_all(subject_of(facts, host, launch)), waivers, host, day)
+    """All findings of a host; simulated facts say so in a row of their own.
+
+    `router`: a service's router is all that it is for, so no GPU chain is judged.
+    """
+    findings = waive(judge_all(subject_of(facts, host, launch, router=router)), waivers, host, day)
     if facts.simulated:
         words = "simulated: a recorded host, no hardware"
         findings.insert(0, Finding("SIMULATED", "Facts", Verdict.INFO, words, "", "I", "host"))

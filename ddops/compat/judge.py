@@ -8,7 +8,7 @@ from functools import cache
 from typing import cast
 
 from ddops.compat import tables
-from ddops.compat.model import Finding, Look, Outcome, Subject
+from ddops.compat.model import ROUTER_ALONE, Finding, Look, Outcome, Subject
 from ddops.compat.rules import driver, fabric, gpu, host, launch, p2p, pcie, python, toolchain
 from ddops.model import Verdict
 
@@ -86,7 +86,8 @@ _MENDED = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
 def _outcome(check: Check, look: Look, failed: Mapping[str, str]) -> Outcome:
     host_class = look.subject.host_class
     if host_class == "cpu" and not check.any_class:
-        return Outcome(Verdict.SKIP, "a CPU host")
+        alone = look.subject.engine_env == ROUTER_ALONE
+        return Outcome(Verdict.SKIP, "a router's host" if alone else "a CPU host")
     if check.classes and host_class not in check.classes:
         return Outcome(Verdict.SKIP, f"not for a host of class {host_class}")
     root = next((failed[n] for n in check.needs if n in failed), None)

@@ -31,6 +31,10 @@ class Launch:
         return self.engine.removeprefix("sglang-")
 
 
+#: Stands for an engine environment on a host that has a router and no service.
+ROUTER_ALONE = "router"
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What is judged: facts, what the inventory says the host is for, and perhaps a launch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddops.compat.model import Launch, Subject
+from ddops.compat.model import ROUTER_ALONE, Launch, Subject
 from ddops.engines import LaunchSpec
 from ddops.inventory.model import Host, Service
 from ddops.probe import Facts
@@ -18,8 +18,12 @@ def launch_of(spec: LaunchSpec, engine: str, service: Service, host: Host) -> La
     return Launch(tuple(argv), env, engine, service.model, ("DDTREE",))
 
 
-def subject_of(facts: Facts, host: Host, launch: Launch | None = None) -> Subject:
-    """A host's facts with what the inventory says the host is for."""
+def subject_of(
+    facts: Facts, host: Host, launch: Launch | None = None, *, router: bool = False
+) -> Subject:
+    """A host's facts with what the inventory says the host is for; `router`: for that alone."""
+    if router:
+        return Subject(facts, "cpu", ROUTER_ALONE)
     return Subject(
         facts, host.host_class or "cpu", host.engine_env, host.pins.gpu_uuids, launch=launch
     )

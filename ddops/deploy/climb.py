@@ -197,8 +197,9 @@ class Climb:
             self.say(f"{gate.name} {gate.verdict.value}: {gate.message}")
 
     def _judge(self, ladder: Sequence[GateResult]) -> None:
-        """A gate passes, or is skipped for a recorded reason; unknown is not a pass."""
-        bad = next((g for g in ladder if g.verdict not in (Verdict.PASS, Verdict.SKIP)), None)
+        """A gate passes, warns, or is skipped for a recorded reason; unknown is not a pass."""
+        well = (Verdict.PASS, Verdict.WARN, Verdict.SKIP)
+        bad = next((g for g in ladder if g.verdict not in well), None)
         if bad is not None:
             host = self.service.host.name
             raise GateFailed(

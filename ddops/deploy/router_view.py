@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from ddops.deploy.drift import Row, Same
 from ddops.deploy.router import ReplicaSeen, RouterSeen
 from ddops.inventory.router import Routed
 from ddops.model import State, short
 
-HEADER = ("ROUTER", "HOST", "STATE", "URL", "REPLICA", "HEALTH", "RELEASE", "NONCE", "NOTE")
 #: A replica's place behind its router.
 OK, SICK, OUT, STRANGER = "ok", "unhealthy", "left out", "not in the inventory"
 
@@ -66,34 +64,6 @@ def _replicas(routed: Routed, seen: RouterSeen) -> Iterator[ReplicaWord]:
 def _word(name: str, one: ReplicaSeen, health: str) -> ReplicaWord:
     release, _, nonce = one.version.partition("-")
     return ReplicaWord(name, one.url, health, release or "-", nonce or "-", one.why)
-
-
-def rows(routed: Routed, word: RouterWord, origin: str = "") -> list[tuple[str, ...]]:
-    """One line a replica, behind what is said of the router itself."""
-    table = routed.table
-    tag = f" [{origin}]" if origin and origin != "project" else ""
-    head = (routed.name, routed.host.name + tag, word.state, f"{table.listen}:{table.port}")
-    return [
-        (*head, r.name, r.health, short(r.release), r.nonce, r.note or word.why)
-        for r in word.replicas
-    ]
-
-
-def document(routed: Routed, word: RouterWord) -> dict[str, Any]:
-    """The same for programs, as one more entry beside the hosts' services."""
-    return {
-        "host": routed.host.name,
-        "service": routed.name,
-        "router_of": routed.service.name,
-        "url": f"http://{routed.table.listen}:{routed.table.port}",
-        "state": word.state,
-        "why": word.why,
-        "replicas": [
-            {"replica": r.name, "url": r.url, "health": r.health, "release": r.release,
-             "nonce": r.nonce, "note": r.note}
-            for r in word.replicas
-        ],
-    }  # fmt: skip
 
 
 def drift_rows(

@@ -75,13 +75,18 @@ COMMANDS = {
     # Not `apt-mark showhold`: for the same lines that builds apt's whole cache, for half a second.
     "holds": ("dpkg-query", "-W", "-f", "${db:Status-Want} ${Package}\n"),
     "ctk": ("nvidia-ctk", "--version"),
+    "nvlink_errors": ("nvidia-smi", "nvlink", "-e"),
 }
+#: Run only where `--only` names it: counters say nothing until two looks are compared.
+ON_REQUEST = ("nvlink_errors",)
 #: Of these only the lines that matter travel: kernel logs are long.
 KEPT_LINES = {
     "dmesg": re.compile(r"NVRM|Xid|AER|iommu|DMAR|AMD-Vi|nvidia|Surprise Down|fallen off", re.I),
     "journal": re.compile(r"NVRM|Xid|AER|iommu|DMAR|AMD-Vi|nvidia|Surprise Down|fallen off", re.I),
     "lspci": re.compile(r"^\S|^$|ACSCtl|LnkSta:|LnkCap:|access denied|prefetchable"),
     "holds": re.compile(r"^hold "),
+    # Eight GPUs of NVLink 5 print thousands of lines, most of them no errors.
+    "nvlink_errors": re.compile(r"^(?!.*: (FEC Errors|Raw |PLR |[TR]x (packets|bytes)))", re.I),
     "ldconfig": re.compile(r"libcuda|libnvidia-ml|libcudart|libnccl|libcublas|libcudnn"),
 }
 FILES = (
@@ -287,7 +292,7 @@ class Collector:
             waiting = {
                 key: pool.submit(self.kept, key, argv)
                 for key, argv in COMMANDS.items()
-                if not self.only or key in self.only
+                if (key in self.only if self.only else key not in ON_REQUEST)
             }
             return {key: future.result() for key, future in waiting.items()}
 

@@ -11,7 +11,7 @@ from ddops.inventory.checks import is_loopback
 from ddops.inventory.merge import Inventory
 from ddops.inventory.model import Host, RouterTable, Service
 from ddops.inventory.port import port_of
-from ddops.inventory.targets import address_of, hosts_of
+from ddops.inventory.targets import address_of, hosts_of, services_on
 
 #: What a router's own folder on its host is called, behind the service's name.
 SUFFIX = ".router"
@@ -70,6 +70,11 @@ def routers_on(inventory: Inventory, host: Host) -> tuple[Service, ...]:
     """The services whose router runs on this host."""
     found = (s for s in inventory.services.values() if s.router and s.router.host == host.name)
     return tuple(sorted(found, key=lambda s: s.name))
+
+
+def router_alone(inventory: Inventory, host: Host) -> bool:
+    """Whether a router is all that the host is for: it needs no engine and no GPU."""
+    return bool(routers_on(inventory, host)) and not services_on(inventory, host)
 
 
 def _url(service: Service, replica: Host, router: Host) -> str:

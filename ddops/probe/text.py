@@ -64,18 +64,22 @@ class GpuDetail:
 
 
 def parse_q(text: str) -> tuple[GpuDetail, ...] | None:
-    """`nvidia-smi -q`: keys repeat under headings, so the indentation path counts."""
-    out: list[GpuDetail] = []
+    """The GPUs of `nvidia-smi -q`."""
+    return tuple(_detail(bus, block) for bus, block in q_blocks(text)) or None
+
+
+def q_blocks(text: str) -> list[tuple[str, Mapping[tuple[str, ...], str]]]:
+    """Bus and values of each GPU of `nvidia-smi -q`; keys repeat, so their headings count too."""
+    out: list[tuple[str, Mapping[tuple[str, ...], str]]] = []
     block: dict[tuple[str, ...], str] = {}
-    bus, path = "", list[tuple[int, str]]()
+    path: list[tuple[int, str]] = []
     for line in text.splitlines():
         head = re.match(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$", line)
         if head:
-            if bus:
-                out.append(_detail(bus, block))
-            bus, block, path = head.group(1), {}, []
+            block, path = {}, []
+            out.append((head.group(1), block))
             continue
-        if not bus or not line.strip():
+        if not out or not line.strip():
             continue
         depth = len(line) - len(line.lstrip())
         path = [p for p in path if p[0] < depth]
@@ -83,9 +87,7 @@ def parse_q(text: str) -> tuple[GpuDetail, ...] | None:
         path.append((depth, key))
         if colon:
             block[tuple(p[1] for p in path)] = value
-    if bus:
-        out.append(_detail(bus, block))
-    return tuple(out) or None
+    return out
 
 
 def _detail(bus: str, block: Mapping[tuple[str, ...], str]) -> GpuDetail:

@@ -27,7 +27,7 @@ from ddops.deploy.release import staged_release
 from ddops.errors import CommandFailed, DdopsError, RefusedError, UsageError
 from ddops.inventory import services_on
 from ddops.inventory.model import Host
-from ddops.inventory.router import routers_on
+from ddops.inventory.router import router_alone, routers_on
 from ddops.layout import HostLayout
 from ddops.model import digest, short
 from ddops.probe import Facts, collect
@@ -186,7 +186,8 @@ def _check(action: Check, doing: Doing) -> Evidence:
     host = ctx.host(action.host)
     launch = launch_for(ctx.inventory, action.service, host) if action.service else None
     day = ctx.clock.now().date()
-    found = judge_host(_facts(host, ctx), host, launch, ctx.inventory.waivers, day)
+    alone = router_alone(ctx.inventory, host)
+    found = judge_host(_facts(host, ctx), host, launch, ctx.inventory.waivers, day, router=alone)
     refused = refusal_of(host, found, next=f"ddops check {host.name}")
     if refused is not None:
         raise refused

@@ -14,7 +14,7 @@ from ddops.deploy import look, port_of, prepare
 from ddops.deploy.host import ServiceOnHost, serves
 from ddops.errors import DdopsError, UsageError
 from ddops.inventory import services_on
-from ddops.inventory.router import routers_on
+from ddops.inventory.router import router_alone, routers_on
 from ddops.layout import HostLayout
 from ddops.ledger import Scalar
 from ddops.ledger.clean import stamp
@@ -105,7 +105,10 @@ class Looker:
         host = ctx.host(c.host)
         launch = launch_for(ctx.inventory, c.service, host) if c.service else None
         day = ctx.clock.now().date()
-        found = judge_host(self.facts(c.host), host, launch, ctx.inventory.waivers, day)
+        alone = router_alone(ctx.inventory, host)
+        found = judge_host(
+            self.facts(c.host), host, launch, ctx.inventory.waivers, day, router=alone
+        )
         return judge_check(c, found)
 
     def _state(self, c: StateIs) -> tuple[bool, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ddops.board.fleet import Heard, Kind
 from ddops.board.model import HostSpec, ServiceSpec
+from ddops.board.routers import RouterSpec
 from tests.unit.board.looks import NOW, RELEASE, down, gpu, launch, look, samples, service
 
 K26 = (ServiceSpec("k26", 30000),)
@@ -93,14 +94,30 @@ def heard() -> list[Heard]:
     return [Heard(NOW + t, host, kind, payload) for t, host, kind, payload in rows]
 
 
+ROUTER = RouterSpec("k26", "spare", "127.0.0.1:30080", replicas=(("b300-1", "http://b300-1:1"),))
+
+
+def router_look() -> dict[str, Any]:
+    replica = {"name": "b300-1", "url": "http://b300-1:1", "health": "left out",
+               "release": "ab" * 32, "nonce": "n1", "in_file": False,
+               "note": "drained, or never put in"}  # fmt: skip
+    return {"schema": "ddops.router-look/1", "state": "DOWN", "replicas": [replica],
+            "why": "up with no healthy replica, 0 known"}  # fmt: skip
+
+
 class Still:
     """A source whose clock stands still. Everything was heard before the first look."""
 
-    def __init__(self, hosts: Sequence[HostSpec] = HOSTS, label: str = "") -> None:
+    def __init__(
+        self, hosts: Sequence[HostSpec] = HOSTS, label: str = "", *, routed: bool = False
+    ) -> None:
         self.hosts = hosts
+        self.routers: Sequence[RouterSpec] = (ROUTER,) if routed else ()
         self.label = label
         self.asked: list[str] = []
         self._news = heard()
+        if routed:
+            self._news.append(Heard(NOW - 2, ROUTER.key, Kind.LOOK, router_look()))
 
     def start(self) -> None:
         return None

@@ -103,6 +103,34 @@ def test_it_is_read_only_unless_told() -> None:
     talk(body, write=True, source=Still(label="replay"))
 
 
+def test_a_router_has_a_line_and_a_page_and_no_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "run", lambda *_more: pytest.fail("an action was run"))
+
+    async def body(board: Board, pilot: Pilot[None]) -> None:
+        def text(place: str) -> str:
+            return str(board.query_one(place, Static).render())
+
+        table = board.query_one("#hosts", Table)
+        assert "1 router, 1 not well" in text("#head")
+        await pilot.press("G")
+        assert table.current == "router:k26/"
+        assert [str(x) for x in table.get_row_at(7)][:2] == ["spare", "DOWN"]
+        await pilot.press("enter")
+        assert "k26.router DOWN on spare" in text("#host-text")
+        assert "left out" in text("#host-text") and "drained" in text("#host-text")
+        await pilot.press("B", "C", "r")
+        assert not isinstance(board.screen, Confirm)
+        assert source.asked == ["router:k26"]
+        await pilot.press("l")
+        assert "b300-1" in text("#host-text").splitlines()[0]
+        await pilot.press("h", "escape", "slash", *"k26.router", "enter")
+        assert names(board) == ["spare"]
+        assert "router k26.router" in [n for n, _, _ in board.commands()]
+
+    source = Still(routed=True)
+    talk(body, size=(120, 30), write=True, source=source)
+
+
 def test_what_destroys_wants_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[str, ...]] = []
     monkeypatch.setattr(actions, "run", lambda argv, *_more: ran.append(tuple(argv)))

@@ -90,6 +90,25 @@ class Fleet:
         found: Mapping[str, Any] = entry
         return found
 
+    def watched(self) -> Mapping[str, Any]:
+        """The router's entry of a document of `ddops status --watch` in which it was asked."""
+        running = self.project.spawn("status", "tiny", "--watch", "--json")
+        assert running.process.stdout is not None
+        text = ""
+        try:
+            for line in running.process.stdout:
+                text += line
+                if line != "}\n":
+                    continue
+                found: Mapping[str, Any] = json.loads(text)["data"][-1]
+                if found["age_s"] is not None:
+                    return found
+                assert found["state"] == "unknown", "nobody has asked it yet"
+                text = ""
+            raise AssertionError("no document names a router that was asked")
+        finally:
+            running.kill()
+
     def health(self) -> dict[str, str]:
         return {r["replica"]: r["health"] for r in self.router()["replicas"]}
 
@@ -144,6 +163,8 @@ def test_replicas_come_first_and_then_a_router_that_knows_all_of_them(fleet: Fle
         launch = fleet.host(replica["replica"]).launch() or {}
         assert replica["health"] == "ok"
         assert f"{replica['release']}-{replica['nonce']}" == launch["weight_version"]
+        assert (replica["in_file"], replica["note"]) == (True, "")
+    assert fleet.watched()["replicas"] == seen["replicas"], "--watch says the same"
     assert fleet.evidence("lab1", "drained")["why"] == "its router on lab1 is not up"
     again = rows(fleet.project.ok("deploy", "tiny", "--json"))
     assert len(again) == 5
@@ -152,6 +173,18 @@ def test_replicas_come_first_and_then_a_router_that_knows_all_of_them(fleet: Fle
     planned = fleet.project.ok("deploy", "tiny", "--dry-run").out
     assert "router of tiny on lab1, policy round_robin" in planned
     assert all(f"replica    {n} {fleet.url(n)}" in planned for n in NAMES)
+
+
+def test_check_judges_the_router_of_a_host_beside_its_chain(fleet: Fleet) -> None:
+    found = fleet.project.ok("check", "lab1", "--json").json
+    assert isinstance(found, dict)
+    said = {r["check"]: (r["verdict"], r["seen"]) for r in found["lab1"] if "ROUTER" in r["check"]}
+    assert said == {
+        "ROUTER": ("INFO", "the router of tiny runs here beside an engine: both are judged"),
+        "ROUTER-ENV": ("PASS", "sglang-router 0.3.2 can be imported"),
+        "ROUTER-PORT": ("PASS", f"the router itself listens on 127.0.0.1:{fleet.port}"),
+    }
+    assert "ROUTER" not in fleet.project.ok("check", "lab2", "--all").out
 
 
 def test_it_listens_on_loopback_alone(fleet: Fleet) -> None:
@@ -231,7 +264,9 @@ def test_a_killed_update_shows_who_is_left_out_and_goes_on(fleet: Fleet, state: 
     profile = {"drained": "one", "started": "two"}[state]
     killed = hit(fleet.project, state, "kill", "deploy", "lab3", "--profile", profile)
     assert killed.rc == -signal.SIGKILL
-    assert [n for n, h in fleet.health().items() if h == "left out"] == ["lab3"]
+    (out,) = [r for r in fleet.router()["replicas"] if r["health"] == "left out"]
+    assert (out["replica"], out["in_file"]) == ("lab3", False)
+    assert out["note"].endswith("drained, or never put in: ddops deploy puts it back")
     assert fleet.url("lab3") not in fleet.kept()
     drift = fleet.project.run("drift", "lab3")
     assert drift.rc == 8
@@ -258,6 +293,9 @@ def test_a_router_with_no_replica_is_down_and_a_deploy_gives_it_its_own_again(
     fleet.take_out(*fleet.urls)
     seen = fleet.router()
     assert (seen["state"], seen["why"]) == ("DOWN", "up with no healthy replica, 0 known")
+    assert {r["note"] for r in seen["replicas"]} == {
+        "in the router's file, and taken out by somebody else than ddops"
+    }
     assert "DOWN" in fleet.project.ok("status", "tiny").out
     stranger = f"http://localhost:{fleet.host('lab4').port}"
     fleet.call("POST", "/workers", {"url": stranger})
@@ -284,6 +322,20 @@ def test_a_router_that_dies_comes_back_with_its_replicas(fleet: Fleet) -> None:
     until(back, 60, "the router is back with all replicas")
     assert json.loads(Path(fleet.folder.launch_record).read_text())["pid"] != launch["pid"]
     assert fleet.router()["state"] == "up"
+
+
+def test_a_router_that_hangs_is_unknown_and_nothing_behind_it_is_healthy(fleet: Fleet) -> None:
+    pid = json.loads(Path(fleet.folder.launch_record).read_text())["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        seen, table = fleet.router(), fleet.project.ok("status", "tiny").out
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert (seen["state"], {r["health"] for r in seen["replicas"]}) == ("unknown", {"?"})
+    lines = [x.split() for x in table.splitlines() if x.startswith("tiny.router")]
+    assert len(lines) == len(NAMES)
+    assert all("UNKNOWN" in x and "ok" not in x for x in lines)
+    until(lambda: fleet.router()["state"] == "up", 30, "it goes on")
 
 
 def test_another_policy_starts_another_router(fleet: Fleet) -> None:

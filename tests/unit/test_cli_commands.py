@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddops.config.settings import names
+from ddops.errors import UnreachableError
+from tests.guards.source import ROOT
 from tests.unit.cli_support import Run, runner
 
 
@@ -180,6 +183,45 @@ def test_a_project_of_no_hosts_has_no_status(run: Run) -> None:
     done = run("status")
     assert done.code == 2
     assert "next: " in done.err
+
+
+class Dead:
+    """A host that nobody reaches."""
+
+    host = "box1"
+
+    def run(self, *_words: object, **_more: object) -> None:
+        raise UnreachableError("box1: no answer")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_host_for_a_router_alone_has_a_status_and_is_unknown_when_it_is_silent(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("inventory/services").mkdir(parents=True)
+    Path("inventory/hosts.toml").write_text(
+        '[hosts.box1]\nssh = "a.invalid"\n[hosts.box2]\nssh = "b.invalid"\n', encoding="utf-8"
+    )
+    tiny = (ROOT / "inventory/services/tiny.toml").read_text(encoding="utf-8")
+    kept = "\n".join(x for x in tiny.splitlines() if not x.startswith(("hosts =", "listen =")))
+    Path("inventory/services/chat.toml").write_text(
+        'hosts = ["box2"]\nserved_model_name = "chat"\nlisten = "0.0.0.0"\napi_key = "env:K"\n'
+        f'{kept}\n[router]\nhost = "box1"\n', encoding="utf-8"
+    )  # fmt: skip
+    monkeypatch.setattr("ddops.cli.app.App.open_transport", lambda *_more: Dead())
+    done = run("status", "box1")
+    assert done.code == 3, done.err
+    line = next(x for x in done.out.splitlines() if x.startswith("chat.router"))
+    assert line.split()[:6] == ["chat.router", "box1", "UNKNOWN", "127.0.0.1:30080", "box2", "?"]
+    assert "hosts failed" not in done.err, "one host, one error"
+    (row,) = json.loads(run("status", "box1", "--json").out)["data"]
+    assert (row["router_of"], row["state"], row["replicas"][0]["health"]) == (
+        "chat",
+        "unknown",
+        "?",
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -520,19 +520,27 @@ def gpu_host(monkeypatch: pytest.MonkeyPatch, used: object, apps: str = "") -> R
     return run
 
 
-def soaking(monkeypatch: pytest.MonkeyPatch, logs: list[str | None]) -> Run:
-    """A GPU host whose service asks for a soak, and its kernel log at one look after the other."""
+def soaking(monkeypatch: pytest.MonkeyPatch, logs: list[str | None], corrected: int = 0) -> Run:
+    """A GPU host whose service asks for a soak, and its kernel log at one look after the other.
+
+    With each look it has corrected so many memory errors more.
+    """
     run = gpu_host(monkeypatch, "3")
+    looks = [0]
     run.service.service = structs.replace(run.service.service, soak_s=0.05)
 
     def look(*_: object, **_kw: object) -> Facts:
         log = logs.pop(0) if len(logs) > 1 else logs[0]
         rc = None if log is None else 0
         gpu = {"uuid": "GPU-1", "memory.used": "3", "ecc.errors.uncorrected.volatile.total": "0"}
-        commands = {"dmesg": {"rc": rc, "out": log or "", "err": "", "why": ""}}
-        return SimpleNamespace(  # type: ignore[return-value]
-            raw={"gpus": [gpu], "commands": commands}, simulated=False, digest="f" * 64
-        )
+        looks[0] += 1
+        lines = ("GPU 00000000:1B:00.0", "    ECC Errors", "        Volatile",
+                 f"            DRAM Correctable : {corrected * looks[0]}")  # fmt: skip
+        said = {"dmesg": log or "", "smi_q": "\n".join(lines), "nvlink_errors": ""}
+        commands = {k: {"rc": 0, "out": v, "err": "", "why": ""} for k, v in said.items()}
+        commands["dmesg"]["rc"] = rc
+        raw = {"gpus": [gpu], "commands": commands, "at": 60.0 * looks[0]}
+        return SimpleNamespace(raw=raw, simulated=False, digest="f" * 64)  # type: ignore[return-value]
 
     monkeypatch.setattr(climb, "collect", look)
     monkeypatch.setattr(Deploy, "_probe", look)
@@ -543,13 +551,14 @@ XID = "[9.1] NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name=sglang, MMU Fault"
 
 
 @pytest.mark.parametrize(
-    ("logs", "words"),
-    [(["", "", XID], "G6 FAIL"), (["", "", None], "G6 UNKNOWN"), ([""], "")],
-)
+    ("logs", "corrected", "words"),
+    [(["", "", XID], 0, "G6 FAIL"), (["", "", None], 0, "G6 UNKNOWN"), ([""], 0, ""),
+     ([""], 1, ""), ([""], 6000, "G6 FAIL")],
+)  # fmt: skip
 def test_a_soak_looks_at_the_gpus_errors_too(
-    monkeypatch: pytest.MonkeyPatch, logs: list[str | None], words: str
+    monkeypatch: pytest.MonkeyPatch, logs: list[str | None], corrected: int, words: str
 ) -> None:
-    run = soaking(monkeypatch, logs)
+    run = soaking(monkeypatch, logs, corrected)
     if not words:
         run.deploy.run()
         assert run.service.running == NEW

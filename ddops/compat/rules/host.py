@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 
 from ddops.compat import tables
-from ddops.compat.model import Look, Outcome, fail, info, ok, skip, unknown, warn
+from ddops.compat.model import ROUTER_ALONE, Look, Outcome, fail, info, ok, skip, unknown, warn
 from ddops.probe import text as t
 from ddops.probe.version import minor, older
 
 GIB = 1 << 30
 #: Space an engine environment and its caches need.
-NEED_FREE = {"sglang": 40 * GIB, "sglang-cpu": 4 * GIB, "sim": GIB // 4}
+NEED_FREE = {
+    "sglang": 40 * GIB, "sglang-cpu": 4 * GIB, "sim": GIB // 4, ROUTER_ALONE: GIB // 2,
+}  # fmt: skip
 
 
 def host_py(look: Look) -> Outcome:
@@ -46,7 +48,7 @@ def host_01(look: Look) -> Outcome:
         return unknown("the C library did not name itself")
     version = look.launch.version if look.launch else look.chain.package("sglang")
     floor = (2, 34)
-    if version and older(version, "0.5.11"):
+    if look.subject.engine_env == ROUTER_ALONE or (version and older(version, "0.5.11")):
         floor = (2, 17)
     if have < floor:
         return fail(f"glibc {facts.glibc}, wheels need {floor[0]}.{floor[1]}")

@@ -28,6 +28,7 @@ def seen(dmesg: str | None = "", journal: str | None = None, hint: str = "", **e
     for name, text in (("dmesg", dmesg), ("journal", journal)):
         rc = None if text is None else 0
         raw["commands"][name] = {"rc": rc, "out": text or "", "err": hint, "why": ""}
+    raw["commands"]["nvlink_errors"] = {"rc": 0, "out": "", "err": "", "why": ""}
     for row in raw["gpus"]:
         row[ECC] = ecc.get(f"gpu{row['index']}", row[ECC])
     return parse_facts(json.dumps(raw))
