@@ -136,3 +136,30 @@ def test_an_ssh_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(sshconfig, "_TIMEOUT_S", 0.2)
     with pytest.raises(UnreachableError, match="did not answer"):
         resolve("host")
+
+
+@pytest.mark.parametrize(
+    ("alias", "why"),
+    [
+        ("", "empty"), ("-oProxyCommand=x", "starts with '-'"), ("box one", "blanks"),
+        ("me@", "one side"), ("@box", "one side"),
+        ("box:2222", "a port is no part"), ("me@box:2222", "a port is no part"),
+        ("me@box:abc", "a port is no part"), ("[::1]:22", "a port is no part"),
+        ("[::1]", "a port is no part"),
+        ("ssh://me@box:99999", "out of range"), ("ssh://", "names a host"),
+        ("ssh://box/tmp", "no path"), ("ssh://[::1", "IPv6"),
+    ],
+)  # fmt: skip
+def test_what_ssh_would_take_for_something_else_is_refused(alias: str, why: str) -> None:
+    with pytest.raises(UsageError, match="not an SSH destination") as refused:
+        SshTarget("box", alias)
+    assert why in str(refused.value.why)
+
+
+@pytest.mark.parametrize(
+    "alias",
+    ["box", "me@box", "box.example", "::1", "me@fe80::1%eth0", "ssh://me@box:2222", "ssh://box/",
+     "me@corp@box", "b\u00fccher.example"],
+)  # fmt: skip
+def test_what_ssh_takes_is_taken(alias: str) -> None:
+    assert SshTarget("box", alias).alias == alias
