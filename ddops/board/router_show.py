@@ -77,5 +77,7 @@ def _lines(state: RouterState, now: float) -> Iterator[Line]:
         yield [
             Cell(f"  {one.name:<16} "), Cell(one.health, _HEALTH.get(one.health, Tone.WARN)),
             Cell(f"  release {short(one.release)} nonce {one.nonce}"),
-            Cell(f"  {one.url}", Tone.DIM), Cell(f"  {one.note}" if one.note else "", Tone.WARN),
+            Cell(f"  {one.url}", Tone.DIM),
         ]  # fmt: skip
+        if one.note:  # below it: at 80 columns it would be cut off, and it says what to do
+            yield [Cell(f"  {'':<16} {one.note}", Tone.WARN)]
