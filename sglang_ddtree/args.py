@@ -197,6 +197,8 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("lossy acceptance", lambda a: _lossy(a),
             "a threshold below 1.0 accepts tokens that the target did not choose",
             "Drop --speculative-accept-threshold-single and -acc"),
+    Refusal("a cache of four bits", lambda a: "fp4" in str(getattr(a, "kv_cache_dtype", "")),
+            "no way to move a path of it was verified", "Set --kv-cache-dtype auto"),
     Refusal("watermarking", _set("enable_watermark"), _NOT_TRIED, "Drop --enable-watermark"),
     Refusal("aux hidden states in answers", _set("enable_return_aux_hidden_states"),
             "they are consumed by the drafter", "Drop --enable-return-aux-hidden-states"),

@@ -48,11 +48,12 @@ class CommitGraphs:
         )  # all sizes share it: one of them is replayed at a time
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
-        self._captured = {
-            size: self._capture(work, _nothing(size, front, device), hidden[: size * front])
-            for size in reversed(self._sizes)  # the largest first, whose workspace fits all
-        }
-        self._kept = list(kept())
+        self._captured: dict[int, Captured] = {}
+        self._kept: list[Tensor] = []
+        for size in reversed(self._sizes):  # the largest first, whose workspace fits all
+            path = _nothing(size, front, device)
+            self._captured[size] = self._capture(work, path, hidden[: size * front])
+            self._kept += kept()
 
     def _capture(
         self, work: Callable[[TreePath, Tensor], None], path: TreePath, hidden: Tensor

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from torch import Tensor
 
 from sglang_ddtree.args import TreeConfig
 from sglang_ddtree.topk_head import candidates, drafted_rows
-from sglang_ddtree.tree import build_tree
+from sglang_ddtree.tree import build_tree, write_mask_tail
 from sglang_ddtree.tree_types import Room, TreeBatch
 
 
@@ -29,25 +28,34 @@ def mask_in_graph(backend: Any, bs: int) -> Tensor | None:
 class TreeSampler:
     """What SGLang runs where DFLASH's drafter picks its tokens.
 
-    `mask` is the target's own buffer, which the graph writes into for good: a step must compare it
-    with the buffer of the day. Where it is None, the step lays the mask out itself.
+    `mask` is the target's own buffer, which the graphs write into for good. A step compares it with
+    the buffer of the day, and lays the mask out itself where they differ: a backend may own none,
+    and one that captures again has another.
     """
 
-    def __init__(
-        self, lm_head: Any, tree: TreeConfig, *, max_bs: int, device: Any, mask: Tensor | None
-    ) -> None:
-        self._lm_head, self._tree, self.mask = lm_head, tree, mask
-        self._room = Room.of(max_bs, tree.block - 1, tree.topk, tree.width, torch.device(device))
+    def __init__(self, lm_head: Any, tree: TreeConfig, *, backend: Any) -> None:
+        """`backend` is the target's, whose graphs are captured already."""
+        self._lm_head, self._tree, self._backend = lm_head, tree, backend
+        self.mask: Tensor | None = None
+        self._room: Room | None = None
         self._prefix_lens: Tensor | None = None
 
     def begin(self, runner: Any, forward_batch: Any) -> None:
-        """Before each pass that is captured: where the graph will find the prefix lengths."""
-        del runner
+        """Before each pass that is captured, the first time before a warm-up: where things lie.
+
+        The sizes are those that the runner captures: fewer than the configured ones where the
+        engine holds fewer requests.
+        """
         self._prefix_lens = forward_batch.seq_lens
+        if self._room is None:
+            tree, most = self._tree, int(runner.max_bs)
+            device = forward_batch.seq_lens.device
+            self._room = Room.of(most, tree.block - 1, tree.topk, tree.width, device)
+            self.mask = mask_in_graph(self._backend, most)
 
     def __call__(self, hidden_states: Tensor, input_ids: Tensor) -> None:
         """hidden_states [bs * block, H]; input_ids [bs * block], each block's first is its root."""
-        if self._prefix_lens is None:
+        if self._room is None or self._prefix_lens is None:
             raise RuntimeError("DDTREE: the drafter's graph is captured without prefix lengths")
         tree = self._tree
         roots = input_ids.view(-1, tree.block)[:, 0]
@@ -59,6 +67,14 @@ class TreeSampler:
             budget=tree.budget, width=tree.width, mask_tail=self.mask, room=self._room,
         )  # fmt: skip
 
-    def trees(self, bs: int) -> TreeBatch:
-        """What the last replay left: the next one overwrites it, in the order of the stream."""
-        return self._room.trees(bs, self._tree.depth)
+    def trees(self, prefix_lens: Tensor, flat: Tensor | None) -> TreeBatch:
+        """What the last replay left: the next one overwrites it, in the order of the stream.
+
+        `flat` is the mask that this step's target reads; None where it reads the trees' own cells.
+        """
+        if self._room is None:
+            raise RuntimeError("DDTREE: the drafter replayed a graph that was not captured here")
+        trees = self._room.trees(prefix_lens.shape[0], self._tree.depth)
+        if flat is not None and flat is not self.mask:
+            write_mask_tail(trees, prefix_lens, flat)
+        return trees

@@ -34,7 +34,7 @@ from sglang_ddtree import cpu_sampling
 from sglang_ddtree.args import DDTreeConfigError, tree_config
 from sglang_ddtree.commit import TreePath, accepted, move
 from sglang_ddtree.commit_graph import CommitGraphs
-from sglang_ddtree.draft_graph import TreeSampler, mask_in_graph
+from sglang_ddtree.draft_graph import TreeSampler
 from sglang_ddtree.hooks import assert_applied, stateless
 from sglang_ddtree.metrics import StepLog
 from sglang_ddtree.topk_head import candidates, drafted_rows
@@ -107,15 +107,15 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         def kept() -> list[Tensor]:
             # SGLang's helper replaces its workspace when a prefill needs a larger one.
             helper = self._fused_kv_helper
-            held = (
-                [] if helper is None else [*vars(helper).values(), helper.rotary_emb.cos_sin_cache]
-            )
+            rotary = [layer.self_attn.rotary_emb for layer in self.draft_model.layers]
+            held = [*(vars(helper).values() if helper is not None else ())]
+            held += [getattr(one, "cos_sin_cache", None) for one in rotary]
             return [value for value in held if isinstance(value, Tensor)]
 
         return CommitGraphs(
             self._commit,
             kept,
-            sizes=get_exec().graph.cuda_graph_config.decode.bs,
+            sizes=self.target_worker.model_runner.decode_cuda_graph_runner.capture_bs,
             front=self.tree.depth + 1,
             features=self._target_features(),
             dtype=self.target_worker.model_runner.dtype,
@@ -141,11 +141,7 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         head = unwrap_lora_layer(getattr(target.model, "lm_head", None))
         if head is None or not hasattr(head, "org_vocab_size"):
             return None
-        max_bs = max(get_exec().graph.cuda_graph_config.decode.bs)
-        sampler = TreeSampler(
-            head, self.tree, max_bs=max_bs, device=self.device,
-            mask=mask_in_graph(target.attn_backend, max_bs),
-        )  # fmt: skip
+        sampler = TreeSampler(head, self.tree, backend=target.attn_backend)
         self.draft_model_runner.capture_head_hooks.append(sampler.begin)
         return sampler
 
@@ -250,11 +246,7 @@ class DDTreeWorkerV2(DFlashWorkerV2):
             out = self.draft_model_runner.forward(forward_batch)
             sampler: TreeSampler | None = self._draft_sampler
             if sampler is not None and out.can_run_graph:
-                if flat is not sampler.mask:
-                    raise RuntimeError(
-                        "DDTREE: the target's mask is not the one that the drafter's graph writes"
-                    )
-                return sampler.trees(bs)
+                return sampler.trees(batch.seq_lens, flat)
             hidden = out.logits_output.hidden_states
             if hidden is None:
                 raise RuntimeError("DDTREE: the drafter returned no hidden states")

@@ -354,46 +354,93 @@ def test_the_verify_input_is_the_tree(tree: TreeBatch) -> None:
     assert torch.equal(one.retrieve_index.view(-1), torch.arange(3 * WIDTH))
 
 
+class Drafted:
+    """The end of a drafter's graph for at most four requests, and what it must leave for three."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+        generator = torch.Generator().manual_seed(3)
+        weight = torch.randn((97, 16), generator=generator)
+
+        def candidates(hidden: Tensor, head: Tensor, topk: int) -> tuple[Tensor, Tensor]:
+            best = (hidden @ head.T).log_softmax(-1).topk(topk)
+            return best.indices, best.values
+
+        monkeypatch.setattr(draft_graph, "candidates", candidates)
+        numbers = TreeConfig(budget=BUDGET, topk=TOPK, block=BLOCK, width=WIDTH)
+        self.sampler = draft_graph.TreeSampler(weight, numbers, backend=backend)
+        self.hidden = torch.randn((4 * BLOCK, 16), generator=generator)
+        roots = torch.tensor([11, 12, 13, 0])
+        self.ids = torch.full((4, BLOCK), 96)
+        self.ids[:, 0] = roots
+        self.prefixes = torch.tensor(PREFIXES)
+        tokens, best = candidates(self.hidden.view(4, BLOCK, 16)[:3, 1:], weight, TOPK)
+        self.cells = sum(WIDTH * (prefix + WIDTH) for prefix in PREFIXES)
+        self.flat = torch.zeros(self.cells, dtype=torch.uint8)
+        self.wanted = build_tree(
+            roots[:3], tokens, best, self.prefixes, budget=BUDGET, width=WIDTH, mask_tail=self.flat
+        )
+
+    def captured(self) -> None:
+        """A batch of three in a graph of four: the last one fills up, at the engine's length 1."""
+        lens = torch.cat([self.prefixes, torch.ones(1, dtype=torch.int64)])
+        self.sampler.begin(SimpleNamespace(max_bs=4), SimpleNamespace(seq_lens=lens))
+        self.sampler(self.hidden, self.ids.flatten())
+
+    def check(self, found: TreeBatch) -> None:
+        assert found.max_depth == self.wanted.max_depth
+        for name in ("tokens", "parents", "positions", "next_token", "next_sibling", "mask"):
+            assert torch.equal(getattr(found, name), getattr(self.wanted, name)), name
+
+
+#: Cells of a mask of four requests, whose last has a prefix of 1.
+CELLS = sum(WIDTH * (prefix + WIDTH) for prefix in (*PREFIXES, 1))
+
+
 def test_the_drafters_graph_ends_in_the_tree_of_its_candidates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is captured: hidden states in, trees and the target's mask out, always at one place."""
-    generator = torch.Generator().manual_seed(3)
-    weight = torch.randn((97, 16), generator=generator)
-
-    def candidates(hidden: Tensor, head: Tensor, topk: int) -> tuple[Tensor, Tensor]:
-        best = (hidden @ head.T).log_softmax(-1).topk(topk)
-        return best.indices, best.values
-
-    monkeypatch.setattr(draft_graph, "candidates", candidates)
-    numbers = TreeConfig(budget=BUDGET, topk=TOPK, block=BLOCK, width=WIDTH)
-    rows = sum(WIDTH * (prefix + WIDTH) for prefix in (*PREFIXES, 1))
-    backend = backend_with(owns(rows, most=4))
-    mask = draft_graph.mask_in_graph(backend, 4)
-    assert mask is backend.verify_mask.buffer
-    assert draft_graph.mask_in_graph(backend, 5) is None
-    assert draft_graph.mask_in_graph(backend_with(None), 1) is None
-    sampler = draft_graph.TreeSampler(weight, numbers, max_bs=4, device="cpu", mask=mask)
-    hidden = torch.randn((4 * BLOCK, 16), generator=generator)
-    roots = torch.tensor([11, 12, 13, 0])
-    ids = torch.full((4, BLOCK), 96).index_copy_(1, torch.tensor([0]), roots.view(4, 1))
+    backend = backend_with(owns(CELLS, most=4))
+    one = Drafted(monkeypatch, backend)
     with pytest.raises(RuntimeError, match="without prefix lengths"):
-        sampler(hidden, ids.flatten())
-    # A batch of three in a graph of four: the last one fills up, at the engine's length of 1.
-    prefixes = torch.tensor([*PREFIXES, 1])
-    sampler.begin(None, SimpleNamespace(seq_lens=prefixes))
-    sampler(hidden, ids.flatten())
-    tokens, best = candidates(hidden.view(4, BLOCK, 16)[:3, 1:], weight, TOPK)
-    flat = torch.zeros(rows, dtype=torch.uint8)
-    wanted = build_tree(
-        roots[:3], tokens, best, prefixes[:3], budget=BUDGET, width=WIDTH, mask_tail=flat
-    )
-    found = sampler.trees(3)
-    assert found.max_depth == wanted.max_depth
-    for name in ("tokens", "parents", "positions", "next_token", "next_sibling", "mask"):
-        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
-    real = sum(WIDTH * (prefix + WIDTH) for prefix in PREFIXES)
-    assert torch.equal(mask[:real], flat[:real])
+        one.sampler(one.hidden, one.ids.flatten())
+    with pytest.raises(RuntimeError, match="not captured here"):
+        one.sampler.trees(one.prefixes, None)
+    one.captured()
+    mask = backend.verify_mask.buffer
+    assert one.sampler.mask is mask
+    assert torch.equal(mask[: one.cells], one.flat)
+    mask.zero_()  # a step that finds its own buffer there has nothing left to write
+    one.check(one.sampler.trees(one.prefixes, mask))
+    assert not mask.any()
+
+
+@pytest.mark.parametrize(
+    "owned",
+    [None, owns(CELLS, most=3), owns(CELLS, TreeMaskMode.QLEN_ONLY, most=4)],
+    ids=["a backend without one", "one for fewer requests", "one of another layout"],
+)
+def test_a_step_lays_out_a_mask_that_the_graph_does_not_write(
+    owned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left alone, it would show every node to every other: plausible text, wrong tokens."""
+    one = Drafted(monkeypatch, backend_with(owned))
+    one.captured()
+    assert one.sampler.mask is None
+    flat = torch.zeros(one.cells, dtype=torch.uint8)
+    one.check(one.sampler.trees(one.prefixes, flat))
+    assert torch.equal(flat, one.flat)
+    one.check(one.sampler.trees(one.prefixes, None))
+
+
+def test_a_backend_that_captured_again_gets_its_new_mask_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Drafted(monkeypatch, backend_with(owns(CELLS, most=4)))
+    one.captured()
+    other = owns(CELLS, most=4).buffer
+    one.check(one.sampler.trees(one.prefixes, other))
+    assert torch.equal(other[: one.cells], one.flat)
 
 
 @pytest.mark.parametrize(("algorithm", "carried"), [("DDTREE", False), ("EAGLE", True)])
