@@ -121,6 +121,7 @@ BREAKS: dict[str, dict[str, Any]] = {
     "a draft token map": {"speculative_token_map": "map.pt"},
     "diffusion language models": {"dllm_algorithm": "LowConfidence"},
     "lossy acceptance": {"speculative_accept_threshold_acc": 0.9},
+    "a cache of four bits": {"kv_cache_dtype": "fp4_mx_block16"},
     "watermarking": {"enable_watermark": True},
     "aux hidden states in answers": {"enable_return_aux_hidden_states": True},
     "hidden states in answers": {"enable_return_hidden_states": True},

@@ -407,8 +407,8 @@ def test_the_drafters_graph_ends_in_the_tree_of_its_candidates(
     with pytest.raises(RuntimeError, match="not captured here"):
         one.sampler.trees(one.prefixes, None)
     one.captured()
-    mask = backend.verify_mask.buffer
-    assert one.sampler.mask is mask
+    mask = one.sampler.mask
+    assert mask is not None and mask is backend.verify_mask.buffer
     assert torch.equal(mask[: one.cells], one.flat)
     mask.zero_()  # a step that finds its own buffer there has nothing left to write
     one.check(one.sampler.trees(one.prefixes, mask))
