@@ -98,10 +98,11 @@ class DDTreeWorkerV2(DFlashWorkerV2):
     def init_cuda_graphs(self) -> None:
         with self._drafter_scope():
             super().init_cuda_graphs()
-        if self._draft_sampler is not None:  # its graphs were captured, so this may be too
-            self._commits = self._captured_commits()
+        target = self.target_worker.model_runner.decode_cuda_graph_runner
+        if self._draft_sampler is not None and target is not None:  # graphs are on for both
+            self._commits = self._captured_commits(target.capture_bs)
 
-    def _captured_commits(self) -> CommitGraphs:
+    def _captured_commits(self, sizes: list[int]) -> CommitGraphs:
         """The end of a step for each batch size that has graphs."""
 
         def kept() -> list[Tensor]:
@@ -115,7 +116,7 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         return CommitGraphs(
             self._commit,
             kept,
-            sizes=self.target_worker.model_runner.decode_cuda_graph_runner.capture_bs,
+            sizes=sizes,
             front=self.tree.depth + 1,
             features=self._target_features(),
             dtype=self.target_worker.model_runner.dtype,

@@ -7,7 +7,7 @@
 #   bench/gpu/visit.sh first       DDTREE on the engine: proofs with graphs, step times, throughput, kernels
 #   bench/gpu/visit.sh second      the bugs put back, pages, overlap off, other budgets, float32, two samples (7 minutes)
 #   bench/gpu/visit.sh mla         a target with latent attention: trained there, greedy, masks, graphs (7 minutes)
-#   bench/gpu/visit.sh two         two GPUs: greedy answers with tensor parallelism, trees of both ranks (4 minutes)
+#   bench/gpu/visit.sh two         two GPUs: greedy answers with tensor parallelism, trees of both ranks (never run yet)
 #   bench/gpu/visit.sh steps       step times and profiles of a whole step, DFLASH beside DDTREE (4 minutes)
 # Each part finishes in less than 10 minutes on one H200. README.md beside this file says what travels.
 set -euo pipefail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -176,9 +177,16 @@ def test_a_replay_moves_what_launches_would_have_moved(bs: int, recorded: list[S
         else:
             once()
 
-    kept = torch.ones(1)
+    lent: list[weakref.ref[torch.Tensor]] = []
+
+    def kept() -> list[torch.Tensor]:
+        """What somebody else owned and has dropped by now."""
+        one = torch.ones(1)
+        lent.append(weakref.ref(one))
+        return [one]
+
     graphs = CommitGraphs(
-        work, lambda: [kept], sizes=(4, 1, 2), front=8, features=1, dtype=torch.float32,
+        work, kept, sizes=(4, 1, 2), front=8, features=1, dtype=torch.float32,
         device=torch.device("cpu"),
     )  # fmt: skip
     assert replayed.values.tolist() == list(range(400))  # warming up moved nothing
@@ -196,6 +204,7 @@ def test_a_replay_moves_what_launches_would_have_moved(bs: int, recorded: list[S
         assert torch.equal(launched.values, replayed.values)
         assert torch.equal(drafted["launched"], drafted["replayed"])
     assert graphs.of(5) is None
+    assert [one() is not None for one in lent] == [True] * 3  # after each of the captures
 
 
 def test_a_step_names_the_nodes_of_each_path_as_the_search_took_them() -> None:

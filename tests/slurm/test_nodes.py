@@ -42,6 +42,7 @@ def test_a_node_lost_in_the_middle_of_a_deploy_takes_the_deploy_back(
     lab: SlurmProject, serving: Submitting
 ) -> None:
     old = serving.committed
+    assert old is not None
     run = lab.spawn("deploy", "tiny", "--profile", lab.profile("slow", "load_s=60"))
     until(lambda: serving.started_after(old), 60, "the start of the new release")
     lab.kill_daemon(serving.job()["nodes"])
