@@ -213,8 +213,9 @@ def _recorded(state: HostState, books: Books, now: float, signs: Glyphs) -> Iter
     else:
         tone = Tone.GOOD if kept.drill_verdict == "PASS" else Tone.BAD
         line.append(Cell(f"{kept.drill_verdict} {span(now - kept.drill_at)} ago", tone))
+    yield line
     newest = [r for s in state.spec.services if (r := last_run(state, s.name, books.runs))]
-    line.append(Cell("  last run ", Tone.HEAD))
+    line = [Cell("last run ", Tone.HEAD)]  # a line of its own: 80 columns would cut it off
     if newest:
         run = max(newest, key=lambda r: r.at)
         line.append(Cell(f"{run.id[:8]} {run.device_class} {span(now - run.at)} ago"))
