@@ -22,9 +22,19 @@ def tagged(item: str) -> list[int]:
     return out
 
 
+def parent(pid: int) -> int:
+    """The process that it is a child of now; OSError when it has ended."""
+    return int(_stat(pid)[1])
+
+
 def _state(pid: int) -> str:
+    return _stat(pid)[0]
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of proc(5) stat behind the name: state, parent, ..."""
     text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    return text.rpartition(") ")[2][0]
+    return text.rpartition(") ")[2].split()
 
 
 def until(condition: Callable[[], object], limit_s: float = 30.0, what: str = "it") -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ddops.layout import HostLayout
 from tests.lab.harness import Project
-from tests.lab.looking import files_below, tagged, until
+from tests.lab.looking import files_below, parent, tagged, until
 
 Make = Callable[[str], Project]
 
@@ -38,17 +38,22 @@ def _ours(path: Path, project: Project) -> bool:
 
 
 def sshds(project: Project) -> list[int]:
-    """Listeners of this lab: an sshd keeps no environment, but its command line."""
-    want, out = f"-f {project.lab.dir}/hosts/".encode(), []
+    """Listeners of this lab: an sshd keeps no environment, but its command line.
+
+    A connection is a child of its listener and shows the same line until it names itself, also
+    for a moment after a look at the port has ended. One whose listener is gone counts: nothing
+    would end it.
+    """
+    want, parents = f"-f {project.lab.dir}/hosts/".encode(), {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")
+                if want in line and b"sshd" in line:
+                    parents[int(name)] = parent(int(name))
             except OSError:
                 continue
-            if want in line and b"sshd" in line:
-                out.append(int(name))
-    return out
+    return sorted(pid for pid, above in parents.items() if above not in parents)
 
 
 @pytest.fixture
@@ -114,7 +119,6 @@ def test_a_lab_killed_while_coming_up_is_cleaned_by_the_next(project: Project) -
     assert not (project.lab.state.exists() and project.state.ready)
     done = project.ok("lab", "up", "--engine", "sim", "--hosts", "1")
     assert "cleaning it" in done.err
-    # A connection that just ended is one more for a moment.
     until(lambda: len(sshds(project)) == 2, what="the host and the backup place alone")
     assert not set(stray) & set(sshds(project))
     assert project.ssh("lab1", "echo", "here").stdout == "here\n"
@@ -132,7 +136,6 @@ def test_a_dead_lab_is_cleaned_by_the_next_up(project: Project) -> None:
     done = project.ok("lab", "up", "--engine", "sim")
     assert "cleaning it" in done.err
     assert not set(stray) & set(tagged(f"DDOPS_LAB={project.lab.dir}"))
-    # A connection that just ended is one more for a moment.
     until(lambda: len(sshds(project)) == 2, what="the host and the backup place alone")
 
 
