@@ -11,7 +11,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from ddops.compat import Check, checks, tables
+from ddops.compat import Check, checks, router_checks, tables
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "checks.md"
 _WORDS = {"B": "blocker", "E": "error", "W": "warning", "I": "information"}
@@ -24,6 +24,13 @@ chain is: [cuda-chain.md](../explanation/cuda-chain.md).
 
 A failed blocker or error refuses the host (exit 4), and so does UNKNOWN of a check marked
 *required*. What needs a failed blocker is SKIP and names it. UNKNOWN is never PASS.
+"""
+
+_ROUTER = """\
+## router
+
+Judged by `ddops check` alone, once for each router of the host. No provision and no deploy waits
+for them, so they cannot be waived: a router that does not come up is found by its own deploy.
 """
 
 
@@ -42,7 +49,7 @@ def section(check: Check) -> str:
 
 
 def table_rows() -> str:
-    rows = [(n, tables.table(n)) for n in tables.NAMES if n != "checks"]
+    rows = [(n, tables.table(n)) for n in tables.NAMES if not n.endswith("checks")]
     body = "\n".join(f"| `{n}.toml` | {t.as_of} | {t.end} | {len(t.rows)} |" for n, t in rows)
     flags = tables.flag_versions()
     return (
@@ -56,6 +63,7 @@ def reference() -> str:
     for group, members in groupby(sorted(checks(), key=lambda c: c.group), key=lambda c: c.group):
         parts.append(f"## {group}\n")
         parts += [section(c) for c in members]
+    parts += [_ROUTER, *map(section, router_checks())]
     return "\n".join([*parts, table_rows()])
 
 

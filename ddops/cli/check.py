@@ -178,6 +178,12 @@ def _waived(app: App, hosts: Sequence[Host], wish: Wish) -> tuple[Waiver, ...]:
             next="ddops check b300 --waive GPU-06 --reason 'capped by the PSU' --until 2027-01-31",
         )
     known = _known(check)
+    if known.group == "router":
+        raise UsageError(
+            f"{known.id} cannot be waived",
+            why="it stands beside the chain: no provision and no deploy waits for it",
+            next=f"ddops check --explain {known.id}",
+        )
     if until.date() < SystemClock().now().date():
         raise UsageError(f"--until {until.date()} is over already", next="name a day to come")
     names = [h.name for h in hosts]
@@ -275,11 +281,11 @@ def _row(f: Finding) -> dict[str, object]:
 
 
 def _known(wanted: str) -> Check:
-    from ddops.compat import checks
+    from ddops.compat import checks, router_checks
     from ddops.config.words import unknown
     from ddops.errors import UsageError
 
-    known = {c.id: c for c in checks()}
+    known = {c.id: c for c in (*checks(), *router_checks())}
     one = known.get(wanted.upper())
     if one is None:
         raise UsageError(

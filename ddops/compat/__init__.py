@@ -1,6 +1,6 @@
 """Judging a host's facts: pure functions, one a check, and tables of what is known."""
 
-from ddops.compat.judge import Check, checks, judge_all
+from ddops.compat.judge import Check, checks, judge_all, router_checks
 from ddops.compat.model import Finding, Launch, Subject
 from ddops.compat.subject import launch_of, subject_of
 from ddops.compat.waive import waive
@@ -13,6 +13,7 @@ __all__ = [
     "checks",
     "judge_all",
     "launch_of",
+    "router_checks",
     "subject_of",
     "waive",
 ]

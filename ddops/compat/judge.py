@@ -9,6 +9,7 @@ from typing import cast
 
 from ddops.compat import tables
 from ddops.compat.model import ROUTER_ALONE, Finding, Look, Outcome, Subject
+from ddops.compat.router_host import ROUTER_RULES
 from ddops.compat.rules import driver, fabric, gpu, host, launch, p2p, pcie, python, toolchain
 from ddops.model import Verdict
 
@@ -18,7 +19,7 @@ _MODULES = (host, driver, fabric, gpu, pcie, toolchain, python, launch, p2p)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A data row with its function."""
+    """A data row, and why it is there: the first lines of its function's docstring."""
 
     id: str
     group: str
@@ -33,31 +34,37 @@ class Check:
     rule: str
     mend: str
     sources: tuple[str, ...]
-    run: Rule
-
-    @property
-    def why(self) -> str:
-        """The first lines of the function's docstring, where it says more than the title."""
-        return " ".join((self.run.__doc__ or self.title).split())
+    why: str
 
 
 @cache
 def checks() -> tuple[Check, ...]:
-    """Every check, in the order of judgement."""
-    return tuple(_check(row) for row in tables.table("checks").rows)
+    """Every check of the chain, in the order of judgement."""
+    return tuple(_check(row, _rule(str(row["id"]))) for row in tables.table("checks").rows)
 
 
-def _check(row: Mapping[str, object]) -> Check:
-    name = str(row["id"]).lower().replace("-", "_")
+@cache
+def router_checks() -> tuple[Check, ...]:
+    """What is judged of a service's router, which no chain holds: it may be there many times."""
+    return tuple(_check(r, ROUTER_RULES[str(r["id"])]) for r in tables.table("router_checks").rows)
+
+
+@cache
+def _rule(id: str) -> Rule:
+    name = id.lower().replace("-", "_")
     found = [getattr(m, name) for m in _MODULES if hasattr(m, name)]
     if len(found) != 1:
-        raise LookupError(f"check {row['id']}: {len(found)} functions called {name} in the rules")
+        raise LookupError(f"check {id}: {len(found)} functions called {name} in the rules")
+    return cast("Rule", found[0])
+
+
+def _check(row: Mapping[str, object], rule: Callable[..., object]) -> Check:
     many = {k: tuple(cast("list[str]", row.get(k, ()))) for k in ("classes", "needs", "sources")}
     return Check(
         str(row["id"]), str(row["group"]), str(row["severity"]), cast("int", row["tier"]),
         row.get("required") is True, row.get("any_class") is True, many["classes"], many["needs"],
         str(row["title"]), str(row["probe"]), str(row["rule"]), str(row["mend"]), many["sources"],
-        cast("Rule", found[0]),
+        " ".join((rule.__doc__ or str(row["title"])).split()),
     )  # fmt: skip
 
 
@@ -93,4 +100,4 @@ def _outcome(check: Check, look: Look, failed: Mapping[str, str]) -> Outcome:
     root = next((failed[n] for n in check.needs if n in failed), None)
     if root:
         return Outcome(Verdict.SKIP, f"blocked by {root}")
-    return check.run(look)
+    return _rule(check.id)(look)

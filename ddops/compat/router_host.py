@@ -5,7 +5,7 @@ A router is a program on CPUs: it wants a Python environment of its own, space f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddops.compat.model import Finding
@@ -33,7 +33,7 @@ class RouterOnCheck:
 
 
 def about(services: Sequence[str], *, alone: bool) -> Finding:
-    """What the host is for, so that a chain of SKIPs is not taken for a clean bill."""
+    """What the host is for, so that a chain of SKIPs is not taken for a clean bill of health."""
     whose = ", ".join(services)
     words = f"the router of {whose} runs here beside an engine: both are judged"
     if alone:
@@ -49,6 +49,7 @@ def judge_router_host(one: RouterOnCheck) -> list[Finding]:
 
 
 def _env(one: RouterOnCheck) -> Finding:
+    """A router that cannot be imported ends when it starts, and its service answers nobody."""
     title = f"Environment of the router of {one.service}"
     said = one.env_said.strip()[-200:]
 
@@ -68,6 +69,7 @@ def _env(one: RouterOnCheck) -> Finding:
 
 
 def _port(one: RouterOnCheck) -> Finding:
+    """Another program on the router's port answers in its place, and may even look healthy."""
     title, where = f"Port of the router of {one.service}", f"{one.listen}:{one.port}"
 
     def found(verdict: Verdict, seen: str, mend: str = "") -> Finding:
@@ -88,3 +90,11 @@ def _port(one: RouterOnCheck) -> Finding:
     if o.engine is State.UNKNOWN:
         return found(Verdict.UNKNOWN, f"whether the router runs is not known: {o.engine_why}")
     return found(Verdict.PASS, f"{where} is free; the router does not run")
+
+
+#: The function behind each row of `data/router_checks.toml`; its docstring is the row's why.
+ROUTER_RULES: Mapping[str, Callable[..., Finding]] = {
+    "ROUTER": about,
+    "ROUTER-ENV": _env,
+    "ROUTER-PORT": _port,
+}

@@ -17,7 +17,8 @@ from ddops.errors import DdopsError
 from ddops.probe.version import minor, parse
 
 NAMES = ("gpus", "toolkits", "drivers", "torch", "triton", "sglang", "kernels", "backends",
-         "errors", "xid", "nccl", "checks")  # fmt: skip
+         "errors", "xid", "nccl", "checks", "router_checks")  # fmt: skip
+_CHECK_KEYS = ("id", "group", "severity", "tier", "title", "probe", "rule", "mend", "sources")
 _ROW_KEYS = {
     "gpus": ("cc", "name", "family", "host_class", "fabric", "first_ctk", "driver_floor",
              "blackwell", "forward_compat"),
@@ -28,7 +29,8 @@ _ROW_KEYS = {
     "sglang": ("version", "torch", "kernel", "kernel_name", "flashinfer", "dflash", "python"),
     "kernels": ("name", "version", "cuda_major", "common_ops", "flashmla", "flash_ops", "ptx"),
     "errors": ("code", "meaning", "check"),
-    "checks": ("id", "group", "severity", "tier", "title", "probe", "rule", "mend", "sources"),
+    "checks": _CHECK_KEYS,
+    "router_checks": _CHECK_KEYS,
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from ddops.cli import root as root_module
 from ddops.cli.app import App
+from ddops.compat import router_checks
 from ddops.hostside import source
 from ddops.transport.fake import FakeTransport
 from tests.unit.compat import hosts
@@ -101,6 +102,22 @@ def test_explain(drive: Drive, capsys: pytest.CaptureFixture[str]) -> None:
     assert "passes when:" in out
     assert drive("check", "--explain", "PY-99") == 2
     assert drive("check") == 2
+
+
+@pytest.mark.parametrize("check", [c.id for c in router_checks()])
+def test_a_row_of_a_router_is_explained_and_never_waived(
+    drive: Drive, project: Path, capsys: pytest.CaptureFixture[str], check: str
+) -> None:
+    assert drive("check", "--explain", check.lower()) == 0
+    out = capsys.readouterr().out
+    assert f"check:        {check}\n" in out
+    assert "passes when:" in out
+    wish = ("--waive", check, "--reason", "x", "--until", "2099-01-01")
+    assert drive("check", "b300", *wish) == 2
+    err = capsys.readouterr().err
+    assert f"{check} cannot be waived" in err
+    assert "no deploy waits for it" in err
+    assert not (project / "inventory/waivers.toml").exists()
 
 
 def test_two_hosts_are_compared(
