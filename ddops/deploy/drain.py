@@ -111,7 +111,7 @@ class ReplicaDrain:
         if raw.get("last") is True:
             raise RefusedError(
                 f"{self.host}: it is the last healthy replica behind the router of {self._name}",
-                why="without it every request would fail",
+                why=str(raw.get("why") or "without it every request would fail"),
                 next="bring another replica up first: ddops status"
                 f" {self.router.routed.service.name}",
             )
@@ -122,11 +122,10 @@ class ReplicaDrain:
         except BaseException:
             self.stay()
             raise
-        others = [u for u in seen.healthy if u != url]
         evidence = {"replica": url, "was_served": raw.get("removed") is True,
                     "in_flight": at_work.get("running"), "counted_by": at_work.get("by"),
                     "waited_s": round(self.now() - began, 2), "left": left,
-                    "others": len(others)}  # fmt: skip
+                    "others": raw.get("others")}  # fmt: skip
         return Way("", evidence)
 
     def _empty(self, stop: Stop, at_work: Mapping[str, object]) -> int:

@@ -25,12 +25,21 @@ LOOK_DEADLINE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:
-    """A replica as its router has it. `healthy` is None where the router does not know it."""
+    """A replica as its router has it. `healthy` is None where the router does not know it.
+
+    The router goes by its own looks, and two must fail in a row: a replica that hangs is healthy
+    for it for up to 22 s more. `why` is what went wrong when the replica was asked just now.
+    """
 
     url: str
     healthy: bool | None
     version: str = ""
     why: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Healthy for the router, and it answered when it was asked."""
+        return self.healthy is True and not self.why
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class RouterSeen:
 
     @property
     def healthy(self) -> tuple[str, ...]:
-        return tuple(r.url for r in self.replicas if r.healthy)
+        return tuple(r.url for r in self.replicas if r.proven)
 
     def of(self, url: str) -> ReplicaSeen:
         return next((r for r in self.replicas if r.url == url), ReplicaSeen(url, None))

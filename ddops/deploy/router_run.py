@@ -71,7 +71,7 @@ def settle(router: RouterOnHost, versions: Mapping[str, str], tools: Tools) -> S
             f"{place.host.name}: the router of {router.routed.service.name} is up with no healthy"
             " replica",
             gate="router",
-            why=seen.why or f"{len(seen.replicas)} known, none healthy",
+            why=seen.why or _none(seen),
             next=f"ddops status {router.routed.service.name}",
         )
     return Settled(
@@ -80,6 +80,11 @@ def settle(router: RouterOnHost, versions: Mapping[str, str], tools: Tools) -> S
         ),
         added, removed,
     )  # fmt: skip
+
+
+def _none(seen: RouterSeen) -> str:
+    silent = [f"{r.url}: {r.why}" for r in seen.replicas if r.healthy]
+    return "; ".join(silent) or f"{len(seen.replicas)} known, none healthy"
 
 
 def _nonce(router: RouterOnHost) -> str:
@@ -92,7 +97,7 @@ def _in_step(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     added, removed = [], []
     for url, version in versions.items():
-        if seen.of(url).healthy is True:
+        if seen.of(url).proven:
             continue
         _, ok = router.add(url, BACK_S)
         if not ok or router.ask(version, BACK_S).get("answered") is not True:

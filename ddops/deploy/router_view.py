@@ -12,6 +12,8 @@ from ddops.model import State, short
 
 #: A replica's place behind its router.
 OK, SICK, OUT, STRANGER = "ok", "unhealthy", "left out", "not in the inventory"
+#: The router calls it healthy, and it did not answer when it was asked itself.
+SILENT = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,10 @@ class ReplicaWord:
 
 @dataclass(frozen=True, slots=True)
 class RouterWord:
-    """`state` is up, DOWN or unknown: a router that has no healthy replica is down."""
+    """`state` is up, DOWN or unknown: a router that has no healthy replica is down.
+
+    Where all that it calls healthy are silent, nobody knows.
+    """
 
     state: str
     why: str
@@ -42,6 +47,9 @@ def judge_router(routed: Routed, seen: RouterSeen) -> RouterWord:
         return RouterWord("DOWN", seen.why or "nobody listens on its port", replicas)
     if seen.state is State.UNKNOWN:
         return RouterWord("unknown", seen.why, replicas)
+    silent = sum(r.healthy is True for r in seen.replicas)
+    if not seen.healthy and silent:
+        return RouterWord("unknown", f"none of {silent} replicas that it serves answers", replicas)
     if not seen.healthy:
         known = sum(r.healthy is not None for r in seen.replicas)
         return RouterWord("DOWN", f"up with no healthy replica, {known} known", replicas)
@@ -54,11 +62,18 @@ def _replicas(routed: Routed, seen: RouterSeen) -> Iterator[ReplicaWord]:
     ours = {r.url: r.host for r in routed.replicas}
     for url, host in ours.items():
         one = seen.of(url)
-        health = OUT if one.healthy is None else OK if one.healthy else SICK
-        yield _word(host, one, "?" if seen.state is not State.UP else health)
+        yield _word(host, one, "?" if seen.state is not State.UP else _health(one))
     for one in seen.replicas:
         if one.url not in ours and one.healthy is not None:
             yield _word(one.url, one, STRANGER)
+
+
+def _health(one: ReplicaSeen) -> str:
+    if one.healthy is None:
+        return OUT
+    if not one.healthy:
+        return SICK
+    return OK if one.proven else SILENT
 
 
 def _word(name: str, one: ReplicaSeen, health: str) -> ReplicaWord:
@@ -71,7 +86,7 @@ def drift_rows(
 ) -> list[Row]:
     """A replica's place behind its router; with the first replica, the router's own rows."""
     mine = next(r for r in word.replicas if r.name == host)
-    behind = Same.UNKNOWN if mine.health == "?" else Same.YES if mine.health == OK else Same.NO
+    behind = {"?": Same.UNKNOWN, SILENT: Same.UNKNOWN, OK: Same.YES}.get(mine.health, Same.NO)
     found = [Row("behind router", "served, healthy", mine.health, behind)]
     if host != routed.replicas[0].host:
         return found

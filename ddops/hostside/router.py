@@ -62,9 +62,7 @@ class Router:
     def look(self, *urls):
         seen = self.members()
         asked = list(dict.fromkeys([*urls, *(w["url"] for w in seen.get("replicas", ()))]))
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            said = dict(zip(asked, pool.map(self.identity, asked)))
-        return {**seen, "kept": self.kept(), "said": said}
+        return {**seen, "kept": self.kept(), "said": self.ask_all(asked)}
 
     def members(self):
         """`state` is down only where nobody listens; what answers otherwise is unknown."""
@@ -83,6 +81,10 @@ class Router:
             ],
         }
 
+    def ask_all(self, urls):
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            return dict(zip(urls, pool.map(self.identity, urls)))
+
     def identity(self, url):
         answer = call(url + "/model_info", self.key)
         if answer["status"] != 200:
@@ -92,6 +94,13 @@ class Router:
         except (ValueError, KeyError, TypeError) as error:
             return {"error": "/model_info is not readable: %s" % error}
 
+    def answering(self, urls):
+        """Who of them answers now, and what is wrong with the rest: for the router itself a
+        replica that hangs is healthy for some time more."""
+        said = self.ask_all(urls)
+        silent = ["%s: %s" % (u, a["error"]) for u, a in said.items() if "error" in a]
+        return [u for u, a in said.items() if "error" not in a], "; ".join(silent)
+
     # ---- its list
 
     def remove(self, url):
@@ -99,14 +108,21 @@ class Router:
             seen = self.members()
             if seen["state"] == "up":
                 here = [r for r in seen["replicas"] if r["url"] == url]
-                others = [r["url"] for r in seen["replicas"] if r["healthy"] and r["url"] != url]
+                others, silent = self.answering(
+                    [r["url"] for r in seen["replicas"] if r["healthy"] and r["url"] != url]
+                )
                 if any(r["healthy"] for r in here) and not others:
-                    return {**seen, "removed": False, "last": True}
+                    return {**seen, "removed": False, "last": True, "why": silent}
                 self.keep([u for u in self.kept() if u != url])
                 for row in here:
                     call("%s/workers/%s" % (self.base, row["id"]), self.control, "DELETE")
                 gone = self.until(lambda now: all(r["url"] != url for r in now), CHANGE_S)
-                return {**seen, "removed": bool(here) and gone, "stays": not gone}
+                return {
+                    **seen,
+                    "removed": bool(here) and gone,
+                    "stays": not gone,
+                    "others": len(others),
+                }
             if seen["state"] == "down":
                 self.keep([u for u in self.kept() if u != url])
             return {**seen, "removed": False}

@@ -287,6 +287,29 @@ def test_the_last_healthy_replica_is_never_taken_away(fleet: Fleet) -> None:
     assert fleet.members() == {fleet.url("lab1"): True}
 
 
+def test_a_replica_that_hangs_is_not_ok_and_is_no_other_that_could_serve(fleet: Fleet) -> None:
+    """For the router itself it is healthy until two of its looks have failed: 22 s."""
+    fleet.project.ok("deploy", "tiny", "--profile", "two")
+    others = [int(str((fleet.host(n).launch() or {})["pid"])) for n in NAMES[1:]]
+    mine = (fleet.host("lab1").launch() or {})["pid"]
+    for pid in others:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        believed = fleet.members()
+        health = fleet.health()
+        done = fleet.project.run("deploy", "lab1", "--profile", "three")
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
+    assert believed == dict.fromkeys(fleet.urls, True), "the router has seen nothing yet"
+    assert health["lab1"] == "ok"
+    assert not {health[n] for n in NAMES[1:]} & {"ok"}
+    assert done.rc == 4, done
+    assert "last healthy replica" in done.err
+    assert (fleet.host("lab1").launch() or {})["pid"] == mine, "it was not touched"
+    until(lambda: set(fleet.health().values()) == {"ok"}, 60, "they answer again")
+
+
 def test_a_router_with_no_replica_is_down_and_a_deploy_gives_it_its_own_again(
     fleet: Fleet,
 ) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from ddops.deploy.host import Links
 from ddops.deploy.router import ReplicaSeen, RouterSeen, parse_router
 from ddops.deploy.router_release import router_release
 from ddops.deploy.router_run import settle
-from ddops.deploy.router_view import OK, OUT, SICK, STRANGER, drift_rows, judge_router
+from ddops.deploy.router_view import OK, OUT, SICK, SILENT, STRANGER, drift_rows, judge_router
 from ddops.deploy.stop import Stop
 from ddops.errors import (
     CommandFailed,
@@ -71,13 +71,23 @@ def seen(state: State = State.UP, ready: bool = True, **healthy: bool | None) ->
     return RouterSeen(state, ready, rows, ())
 
 
+def hanging(names: str, **healthy: bool | None) -> RouterSeen:
+    """`names`: those that answer nobody, whatever the router has of them."""
+    rows = tuple(
+        ReplicaSeen(f"http://{n}:1", h, "", "timed out") if n in names
+        else ReplicaSeen(f"http://{n}:1", h, "abc-n1")
+        for n, h in healthy.items()
+    )  # fmt: skip
+    return RouterSeen(State.UP, True, rows, ())
+
+
 @dataclass
 class Router:
     """A router that answers as it is told; `log` is what it was asked."""
 
     routed: Routed = field(default_factory=behind)
     state: RouterSeen = field(default_factory=lambda: seen(a=True, b=True))
-    removed: dict[str, object] = field(default_factory=lambda: {"removed": True})
+    removed: dict[str, object] = field(default_factory=lambda: {"removed": True, "others": 1})
     counts: list[object] = field(default_factory=lambda: [3, 2, 0, 0])
     added: bool = True
     answered: bool = True
@@ -207,11 +217,23 @@ def test_a_router_is_judged_against_the_inventory() -> None:
     assert [r.health for r in left.replicas] == [OK, OUT]
 
 
+def test_a_replica_that_answers_nobody_is_not_ok_for_its_routers_sake() -> None:
+    word = judge_router(behind(), hanging("b", a=True, b=True))
+    assert word.state == "up", "the other one serves"
+    assert [(r.health, r.note) for r in word.replicas] == [(OK, ""), (SILENT, "timed out")]
+    (row,) = drift_rows(behind(), word, "b", "", None)
+    assert (row.observed, row.verdict) == (SILENT, Same.UNKNOWN)
+    assert hanging("b", a=True, b=True).healthy == (URLS[0],)
+
+
 @pytest.mark.parametrize(
     ("look", "state", "why"),
     [
         (seen(), "DOWN", "up with no healthy replica, 0 known"),
         (seen(a=False, b=None), "DOWN", "up with no healthy replica, 1 known"),
+        (hanging("b", a=False, b=True), "unknown", "none of 1 replicas that it serves answers"),
+        (hanging("ab", a=True, b=True), "unknown", "none of 2 replicas"),
+        (hanging("a", a=False), "DOWN", "up with no healthy replica, 1 known"),
         (seen(ready=False, a=True), "DOWN", "/readiness does not answer 200"),
         (RouterSeen(State.DOWN, False, (), (), "nobody listens there"), "DOWN", "nobody listens"),
         (RouterSeen(State.UNKNOWN, False, (), (), "HTTP 401"), "unknown", "HTTP 401"),
@@ -304,6 +326,13 @@ def test_who_was_deployed_is_put_back_and_who_is_unknown_is_taken_out() -> None:
         ({"state": seen()}, {"a": "v"}, GateFailed, "up with no healthy replica"),
         ({"state": seen(a=False), "added": False}, {"a": "v"}, GateFailed, "does not serve"),
         ({"state": seen(a=None), "answered": False}, {"a": "v"}, GateFailed, "does not serve"),
+        ({"state": hanging("ab", a=True, b=True)}, {"a": "v"}, GateFailed, "no healthy"),
+        (
+            {"state": hanging("a", a=True, b=True), "answered": False},
+            {"a": "v"},
+            GateFailed,
+            "does not serve",
+        ),
         ({"state": seen(State.UNKNOWN)}, {"a": "v"}, UnreachableError, "does not answer"),
         ({}, {}, RefusedError, "no replica of k is there for a router"),
     ],
@@ -377,6 +406,36 @@ def test_a_list_that_is_kept_survives_and_an_unknown_verb_is_refused(
     assert made.kept() == ["http://b:1"]
     assert hostside.main([str(tmp_path), "127.0.0.1", "9", "explode"]) == 64
     assert "no verb 'explode'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("silent", "last"),
+    [((), False), (("http://b:1",), False), (("http://b:1", "http://c:1"), True)],
+)
+def test_the_last_that_answers_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: Sequence[str], last: bool
+) -> None:
+    """Whatever the router still thinks of the others."""
+    (tmp_path / "run").mkdir()
+    left = ["http://a:1", "http://b:1", "http://c:1"]
+
+    def call(url: str, _key: str | None, method: str = "GET", *_: object) -> dict[str, object]:
+        if method == "DELETE":
+            left.remove(url.rpartition("/workers/")[2].replace("_", "/"))
+        rows = [{"id": u.replace("/", "_"), "url": u, "is_healthy": True} for u in left]
+        if url.removesuffix("/model_info") in silent:
+            return {"status": None, "body": "", "error": "TimeoutError: timed out"}
+        return {"status": 200, "body": json.dumps({"workers": rows, "weight_version": "v"})}
+
+    monkeypatch.setattr(hostside, "call", call)
+    done = hostside.Router(str(tmp_path), "127.0.0.1", 9).remove("http://a:1")
+    if last:
+        assert (done["removed"], done["last"]) == (False, True)
+        assert done["why"] == "; ".join(f"{u}: TimeoutError: timed out" for u in silent)
+        assert "http://a:1" in left
+    else:
+        assert (done["removed"], done["others"]) == (True, 2 - len(silent))
+        assert "http://a:1" not in left
 
 
 def test_rules_stay_as_they_are_without_a_router() -> None:
