@@ -257,6 +257,21 @@ def backend_refusal(
     return None
 
 
+def window_refusal(window: int | None, backend: str) -> str | None:
+    """Why this backend cannot verify a tree over a sliding window of `window` tokens, or None.
+
+    `backend` is the name of the class that runs the verify pass. FlashInfer trims what a window
+    layer reads to the last tokens, but for a tree it counts them from the sequence's start: past
+    the window it reads other rows than the tree's own, and the mask with another stride.
+    """
+    if window and window > 0 and backend == "FlashInferAttnBackend":
+        return (
+            f"DDTREE: over a sliding window of {window} tokens flashinfer reads the wrong rows for"
+            " a tree, and the text would be silently wrong. Set --attention-backend triton"
+        )
+    return None
+
+
 #: What a request may not ask for: the shared verify step ignores it without a word.
 def request_refusal(req: Any) -> str | None:
     """Why this one request cannot be served, or None."""

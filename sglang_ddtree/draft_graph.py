@@ -29,8 +29,7 @@ class TreeSampler:
     """What SGLang runs where DFLASH's drafter picks its tokens.
 
     `mask` is the target's own buffer, which the graphs write into for good. A step compares it with
-    the buffer of the day, and lays the mask out itself where they differ: a backend may own none,
-    and one that captures again has another.
+    the buffer of the day, and lays the mask out itself where they differ: a backend may own none.
     """
 
     def __init__(self, lm_head: Any, tree: TreeConfig, *, backend: Any) -> None:
@@ -38,16 +37,19 @@ class TreeSampler:
         self._lm_head, self._tree, self._backend = lm_head, tree, backend
         self.mask: Tensor | None = None
         self._room: Room | None = None
+        self._runner: Any = None
         self._prefix_lens: Tensor | None = None
 
     def begin(self, runner: Any, forward_batch: Any) -> None:
         """Before each pass that is captured, the first time before a warm-up: where things lie.
 
         The sizes are those that the runner captures: fewer than the configured ones where the
-        engine holds fewer requests.
+        engine holds fewer requests. Another runner is another capture: the target has captured
+        again too, with another mask.
         """
         self._prefix_lens = forward_batch.seq_lens
-        if self._room is None:
+        if runner is not self._runner:
+            self._runner = runner
             tree, most = self._tree, int(runner.max_bs)
             device = forward_batch.seq_lens.device
             self._room = Room.of(most, tree.block - 1, tree.topk, tree.width, device)

@@ -23,6 +23,7 @@ from sglang.srt.model_executor.forward_batch_info import (
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
+from sglang.srt.speculative.dflash_utils import resolve_dflash_verify_mask_policy
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.draft_worker_common import make_draft_input_v2
 from sglang.srt.speculative.eagle_worker_common import run_eagle_verify
@@ -31,7 +32,7 @@ from sglang.srt.speculative.spec_utils import draft_tp_context, get_plan_stream
 from torch import Tensor
 
 from sglang_ddtree import cpu_sampling
-from sglang_ddtree.args import DDTreeConfigError, tree_config
+from sglang_ddtree.args import DDTreeConfigError, tree_config, window_refusal
 from sglang_ddtree.commit import TreePath, accepted, move
 from sglang_ddtree.commit_graph import CommitGraphs
 from sglang_ddtree.draft_graph import TreeSampler
@@ -88,6 +89,9 @@ class DDTreeWorkerV2(DFlashWorkerV2):
         with self._drafter_scope():
             super().init_attention_backends()
         runner = self.target_worker.model_runner
+        verifier, _ = resolve_dflash_verify_mask_policy(runner.attn_backend)
+        if refusal := window_refusal(runner.sliding_window_size, verifier):
+            raise DDTreeConfigError(refusal)
         if (runner.sliding_window_size or 0) > 0:
             logger.warning("DDTREE: a window counts a tree's rows by index, not by depth")
         if mambaish_config(runner.model_config) is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,7 +52,9 @@ class Visit:
         self.limit = limit
         self.results: dict[str, Any] = {"seconds": {}, "errors": {}, "skipped": []}
         self.fleet = Fleet(scratch / "servers", cpu=self.cpu, python=cpu or "python3")
-        (scratch / "servers").mkdir(parents=True, exist_ok=True)
+        # What a visit left there before would be read as this one's.
+        shutil.rmtree(scratch / "servers", ignore_errors=True)
+        (scratch / "servers").mkdir(parents=True)
         out.mkdir(parents=True, exist_ok=True)
 
         self.kept: list[Any] = []  # the reference's answers
@@ -108,6 +111,7 @@ class Visit:
         """Those of `names` that answer by second `by`. A vital one that ended stops the visit."""
         by = min(by, self.limit - 10)
         self.fleet.be_patient(max(10, by - self.now))
+        self.pack_logs()  # what a server said stays, whatever the wait comes to
         why = self.fleet.wait(names, self.began + by)
         for name in names:
             if name not in why:

@@ -15,6 +15,7 @@ from sglang_ddtree.args import (
     request_refusal,
     tree_config,
     verify_backend,
+    window_refusal,
 )
 
 
@@ -159,6 +160,27 @@ def test_mla_is_verified_by_triton_and_fa3_only(backend: str | None) -> None:
     assert said.endswith("Set --attention-backend to one of triton, fa3")
     for good in ("triton", "fa3"):
         assert backend_refusal(good, device="cuda", uses_mla=True, page_size=64) is None
+
+
+@pytest.mark.parametrize(
+    ("window", "backend", "refused"),
+    [
+        (128, "FlashInferAttnBackend", True),
+        (128, "TritonAttnBackend", False),
+        (128, "FlashAttentionBackend", False),
+        (0, "FlashInferAttnBackend", False),
+        (None, "FlashInferAttnBackend", False),
+        (-1, "FlashInferAttnBackend", False),
+    ],
+)
+def test_a_window_that_would_read_other_rows_than_the_trees_is_refused(
+    window: int | None, backend: str, refused: bool
+) -> None:
+    said = window_refusal(window, backend)
+    assert (said is not None) is refused
+    if said is not None:
+        assert "window of 128 tokens" in said
+        assert "--attention-backend triton" in said
 
 
 @pytest.mark.parametrize("backend", ALWAYS_WRONG)

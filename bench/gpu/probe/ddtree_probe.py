@@ -14,9 +14,11 @@ With tensor parallelism rank 0 alone does this; the other ranks get a folder of 
 which nobody looks into. `DDTREE_PROBE_TREES=1` has every rank write a hash of each step's trees and
 paths to `trees.txt` in its folder.
 
-`DDTREE_PROBE_BUG` puts one of the four bugs back. `DDTREE_PROBE_KEEP_DTYPE=1` lets a pair run in
-float32: SGLang casts a drafter's input to bfloat16, and the kernel package that travels has no
-float32 norm, so norms, activations and rotations run in SGLang's own torch form.
+`DDTREE_PROBE_NO_MASK=1` has the drafter's graph write no mask, as with a backend that owns none:
+each step lays its own out. `DDTREE_PROBE_BUG` puts one of the four bugs back.
+`DDTREE_PROBE_KEEP_DTYPE=1` lets a pair run in float32: SGLang casts a drafter's input to bfloat16,
+and the kernel package that travels has no float32 norm, so norms, activations and rotations run in
+SGLang's own torch form.
 """
 
 from __future__ import annotations
@@ -63,6 +65,9 @@ class Probe:
         """Answer to `report` from a thread: a server without traffic would never look."""
         if not self._started:
             self._started = True
+            if rank := _rank():  # known by now: each rank is a process with a folder of its own
+                self.folder = self.folder / f"rank{rank}"
+                self.folder.mkdir(exist_ok=True)
             threading.Thread(target=self._answer, daemon=True).start()
 
     def _answer(self) -> None:
@@ -148,6 +153,8 @@ def register() -> None:
         import ddtree_bugs
 
         around |= ddtree_bugs.hooks(bug)
+    if os.environ.get("DDTREE_PROBE_NO_MASK"):
+        around["sglang_ddtree.draft_graph.mask_in_graph"] = no_mask_in_graph
     if os.environ.get("DDTREE_PROBE_KEEP_DTYPE"):
         target = "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs"
         HookRegistry.register(target, keep_dtype, HookType.AFTER)
@@ -160,6 +167,10 @@ def register() -> None:
         }
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)
+
+
+def no_mask_in_graph(original: Callable[..., Any], backend: Any, bs: int) -> None:
+    del original, backend, bs
 
 
 def norm_in_torch(
@@ -241,9 +252,6 @@ def wrap_worker(original: Callable[..., Any], worker: Any, *args: Any, **kw: Any
     assert _probe is not None
     probe = _probe
     result = original(worker, *args, **kw)
-    if rank := _rank():
-        probe.folder = probe.folder / f"rank{rank}"
-        probe.folder.mkdir(exist_ok=True)
     step = worker.forward_batch_generation
 
     def timed_step(batch: Any, *a: Any, **k: Any) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -34,7 +36,7 @@ from sglang_ddtree import (
     verify,
 )
 from sglang_ddtree import tree as tree_module
-from sglang_ddtree.args import TreeConfig
+from sglang_ddtree.args import TreeConfig, window_refusal
 from sglang_ddtree.graph_runner import DDTreeDecodeCudaGraphRunner
 from sglang_ddtree.tree import build_tree
 from sglang_ddtree.tree_types import TreeBatch
@@ -441,6 +443,39 @@ def test_a_backend_that_captured_again_gets_its_new_mask_written(
     other = owns(CELLS, most=4).buffer
     one.check(one.sampler.trees(one.prefixes, other))
     assert torch.equal(other[: one.cells], one.flat)
+
+
+def test_a_drafter_that_captures_again_writes_into_the_mask_of_the_new_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """New weights with new graphs: for the target first, then for the drafter."""
+    backend = backend_with(owns(CELLS, most=4))
+    one = Drafted(monkeypatch, backend)
+    one.captured()
+    first = one.sampler.mask
+    backend.verify_mask = owns(CELLS, most=4)
+    one.captured()
+    mask = one.sampler.mask
+    assert mask is backend.verify_mask.buffer and mask is not first
+    assert torch.equal(mask[: one.cells], one.flat)
+    mask.zero_()
+    one.check(one.sampler.trees(one.prefixes, mask))
+    assert not mask.any()
+
+
+def test_a_verify_backend_is_known_by_the_name_that_windows_are_refused_by() -> None:
+    from sglang.srt.speculative.dflash_utils import resolve_dflash_verify_mask_policy
+
+    class FlashInferAttnBackend:
+        """Stands for the engine's, whose module wants a GPU's packages."""
+
+    found = importlib.util.find_spec("sglang.srt.layers.attention.flashinfer_backend")
+    assert found is not None and found.origin is not None
+    assert "\nclass FlashInferAttnBackend(" in Path(found.origin).read_text()
+    whole = SimpleNamespace(full_attn_backend=FlashInferAttnBackend())
+    for backend in (FlashInferAttnBackend(), whole):
+        name, _ = resolve_dflash_verify_mask_policy(backend)
+        assert window_refusal(64, name) is not None
 
 
 @pytest.mark.parametrize(("algorithm", "carried"), [("DDTREE", False), ("EAGLE", True)])
