@@ -40,35 +40,41 @@ def find_sshd() -> str:
     )
 
 
-def free_port(address: str, taken: Collection[int] = ()) -> int:
-    """A TCP port that nobody holds at this moment, and that no client is given by chance."""
+def free_ports(taken: Collection[int] = ()) -> tuple[int, int]:
+    """Two neighbouring TCP ports that nobody listens on, and that no client is given by chance.
+
+    The first, an even number, is for an sshd and the second for its host's service. The sshd holds
+    its number as long as the lab is up, and so keeps the other one free from every other lab, until
+    the service comes to use it. `taken` are ports of hosts to come.
+    """
     for _ in range(200):
-        port = _PORTS.start + secrets.randbelow(len(_PORTS))
-        if port in taken:
-            continue
-        with socket.socket() as s:
-            try:
-                s.bind((address, port))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    continue
-                raise
-        return port
-    raise DdopsError(f"no free port on {address}", next=f"ss -ltn src {address}")
+        port = _PORTS.start + 2 * secrets.randbelow(len(_PORTS) // 2)
+        if port not in taken and _free(port) and _free(port + 1):
+            return port, port + 1
+    raise DdopsError("no two free ports that lie side by side", next="ss -ltn")
+
+
+def _free(port: int) -> bool:
+    """Whether nobody listens on the port, at whatever address: one number is one listener."""
+    with socket.socket() as s:
+        try:
+            s.bind(("", port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return True
 
 
 def place(name: str, index: int, taken: Collection[int] = ()) -> LabHost:
-    """Choose a loopback address of its own where the system has them, and free ports.
-
-    `taken` are ports of other hosts: one number is one listener, whatever the address.
-    """
+    """Choose a loopback address of its own where the system has them, and ports (`free_ports`)."""
     address = f"127.0.{1 + index // 250}.{index % 250 + 1}"
-    try:
-        port = free_port(address, taken)
-    except OSError:
-        address = "127.0.0.1"
-        port = free_port(address, taken)
-    return LabHost(name, address, port, free_port("127.0.0.1", {*taken, port}))
+    with socket.socket() as s:
+        try:
+            s.bind((address, 0))
+        except OSError:
+            address = "127.0.0.1"
+    return LabHost(name, address, *free_ports(taken))
 
 
 def make_host(paths: LabPaths, host: LabHost, spec: LabSpec, lookup: Lookup, cache: Path) -> None:

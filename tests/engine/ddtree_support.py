@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -21,6 +20,7 @@ from msgspec import structs
 from ddops.config import find_project
 from ddops.engines import launch_spec
 from ddops.inventory import load
+from tests.lab.looking import unheld_ports
 
 REPO = Path(__file__).resolve().parents[2]
 #: Three busy cores of CI: a start imports the engine in three processes.
@@ -94,9 +94,7 @@ def serving(
     # An idle scheduler polls without a pause, and would take a core from the next server.
     room = {"max-total-tokens": 32768, "max-running-requests": 8, "sleep-on-idle": True}
     shaped = structs.replace(base, spec=spec, launch={**base.launch, **room, **dict(launch or {})})
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = unheld_ports(1)
     spec_of = launch_spec(service, shaped, "unused")
     argv, variables = spec_of.expand({"engine_dir": str(REPO / "lab"), "port": str(port)})
     server = Server(f"http://127.0.0.1:{port}", folder / f"{port}.log", folder / f"{port}.steps")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +37,28 @@ def _stat(pid: int) -> list[str]:
     """The fields of proc(5) stat behind the name: state, parent, ..."""
     text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     return text.rpartition(") ")[2].split()
+
+
+_HANDED_OUT: set[int] = set()
+
+
+def unheld_ports(number: int) -> list[int]:
+    """Ports to be listened on later: below what clients are given, above what labs take.
+
+    None comes twice in a run of tests: the first may not be listened on yet.
+    """
+    out: list[int] = []
+    for port in random.sample(sorted({*range(32000, 32768)} - _HANDED_OUT), 768 - len(_HANDED_OUT)):
+        with socket.socket() as s:
+            try:
+                s.bind(("", port))
+            except OSError:
+                continue
+        out.append(port)
+        if len(out) == number:
+            _HANDED_OUT.update(out)
+            return out
+    raise AssertionError(f"no {number} free ports from 32000 to 32767")
 
 
 def until(condition: Callable[[], object], limit_s: float = 30.0, what: str = "it") -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.harness import Done, HostView, Project
-from tests.lab.looking import until
+from tests.lab.looking import unheld_ports, until
 
 
 @pytest.fixture(scope="module")
@@ -17,19 +17,10 @@ def two(make_project: Callable[[str], Project]) -> Iterator[Project]:
     """`lab1` and `lab2`, provisioned, for a service that is one engine on both."""
     project = make_project("nn")
     project.ok("lab", "up", "--engine", "sim", "--hosts", "2")
-    project.service(nnodes="2", hosts='["lab1", "lab2"]', dist_port=str(free_port()))
+    project.service(nnodes="2", hosts='["lab1", "lab2"]', dist_port=str(unheld_ports(1)[0]))
     project.ok("provision", "lab")
     yield project
     project.ok("lab", "down")
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-    return port
 
 
 @pytest.fixture

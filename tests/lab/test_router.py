@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from ddops.lab.host import free_port
 from ddops.layout import ServiceLayout
 from tests.lab.harness import Done, HostView, Project
-from tests.lab.looking import seen_in_proc, until
+from tests.lab.looking import seen_in_proc, unheld_ports, until
 from tests.lab.steady import steady
 from tests.lab.test_deploy_kills import hit
 
@@ -123,12 +122,6 @@ class Fleet:
         return self.story(name)[state][1]
 
 
-def two_ports() -> tuple[int, int]:
-    """Where no outgoing connection of this machine sits by chance, as the lab's own ports."""
-    first = free_port("127.0.0.1")
-    return first, free_port("127.0.0.1", {first})
-
-
 @pytest.fixture(scope="module")
 def fleet(make_project: Callable[[str], Project]) -> Iterator[Fleet]:
     """Four replicas and their router, deployed."""
@@ -137,7 +130,7 @@ def fleet(make_project: Callable[[str], Project]) -> Iterator[Fleet]:
     for name in ("one", "two", "three"):
         project.profile(name, f"step_ms={STEP_MS},commit=1,drain_s=0")
     project.profile("wrong", "garbage")
-    made = Fleet(project, *two_ports())
+    made = Fleet(project, *unheld_ports(2))
     made.write()
     done = project.run("deploy", "tiny")
     assert done.rc == 4, "nothing is provisioned yet"

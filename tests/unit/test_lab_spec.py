@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ddops.errors import UsageError
+from ddops.errors import DdopsError, UsageError
 from ddops.lab import LabHost, LabPaths, LabSpec, LabState
-from ddops.lab.host import free_port, place
+from ddops.lab import host as lab_host
+from ddops.lab.host import free_ports, place
 from ddops.lab.processes import end_all, lab_processes, with_descendants
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -73,7 +76,32 @@ def test_places_are_apart() -> None:
     assert len(set(ports)) == len(ports)
     assert all(h.address.startswith("127.") for h in found)
     assert max(ports) < 32768  # clients are given higher ones
-    assert free_port("127.0.0.1", range(20000, 30000)) >= 30000
+    assert free_ports(range(20000, 30000))[0] >= 30000
+
+
+def test_a_hosts_sshd_keeps_the_port_of_its_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another lab comes up while the service is not: it must not take that number."""
+    one = place("lab1", 1)
+    assert (one.ssh_port % 2, one.service_port) == (0, one.ssh_port + 1)
+    # All that another lab may choose from: this host's pair, and one other.
+    other = next(p for p in range(30000, 31998, 2) if p != one.ssh_port and _nobody(p))
+    choice = iter([one.ssh_port, one.ssh_port, other])
+    monkeypatch.setattr(secrets, "randbelow", lambda _: (next(choice) - lab_host._PORTS.start) // 2)
+    with socket.create_server((one.address, one.ssh_port)):
+        assert free_ports() == (other, other + 1)
+    assert next(choice, None) is None, "it was offered the pair that is held"
+
+
+def test_a_pair_whose_second_port_is_held_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = free_ports()
+    with socket.create_server(("127.0.0.3", second)):
+        monkeypatch.setattr(secrets, "randbelow", lambda _: (first - lab_host._PORTS.start) // 2)
+        with pytest.raises(DdopsError, match="no two free ports"):
+            free_ports()
+
+
+def _nobody(port: int) -> bool:
+    return lab_host._free(port) and lab_host._free(port + 1)
 
 
 @pytest.fixture
