@@ -147,18 +147,17 @@ def _facts(app: App, host: Host, path: str | None, prove: bool) -> Facts:
     from pathlib import Path
 
     from ddops.cli.probe import facts_of, proved_facts
-    from ddops.errors import UsageError
+    from ddops.config.files import read_text
+    from ddops.errors import DdopsError, UsageError
     from ddops.probe import parse_facts
 
     if path:
+        anew = f"ddops probe {host.name} --save {path}"
+        text = read_text(Path(path), pipe=True, next=anew)
         try:
-            return parse_facts(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(
-                f"{path} cannot be read",
-                why=str(error),
-                next=f"ddops probe {host.name} --save {path}",
-            ) from error
+            return parse_facts(text)
+        except DdopsError as error:
+            raise UsageError(f"{path} holds no readable facts", why=error.why, next=anew) from error
     facts = facts_of(app, host)
     return proved_facts(app, host, facts) if prove else facts
 

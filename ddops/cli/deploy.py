@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddops.cli.given import COUNT, PERCENT, SECONDS
 from ddops.cli.options import as_json, confirm, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
@@ -36,10 +37,10 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
     """How a release goes to several hosts, handed on as one."""
 
     @click.option("--canary", is_flag=True, help="One host first, the others when it passed.")
-    @click.option("--batch", type=click.IntRange(1), metavar="N", help="So many at a time.")
+    @click.option("--batch", type=COUNT, metavar="N", help="So many at a time.")
     @click.option(
         "--fail-percent",
-        type=click.FloatRange(0, 100),
+        type=PERCENT,
         default=0.0,
         metavar="P",
         help="Go on while no more than this share of the hosts has failed.",
@@ -70,7 +71,9 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--dry-run", is_flag=True, help="Show release, command line and unit; touch nothing.")
 @click.option("--render-only", is_flag=True, help="Write what would be handed over, ask nobody.")
 @click.option("-o", "--out", metavar="DIR", help="Where --render-only writes.")
-@click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
+@click.option(
+    "--lock-wait", type=SECONDS, default=0.0, metavar="SECONDS", help="Wait for the lock."
+)
 @_fleet_options
 @yes
 @as_json

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddops.cli.given import SECONDS
 from ddops.cli.options import as_json, confirm, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
@@ -42,7 +43,9 @@ class Shown:
 @click.option("--undo", is_flag=True, help="Take back what the host's setup changed.")
 @click.option("--diff", is_flag=True, help="Show whole diffs.")
 @click.option("--exit-code", is_flag=True, help="With --dry-run: exit 8 when changes are pending.")
-@click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
+@click.option(
+    "--lock-wait", type=SECONDS, default=0.0, metavar="SECONDS", help="Wait for the lock."
+)
 @yes
 @as_json
 @click.pass_obj

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ddops import __version__
+from ddops.cli.given import refuse_empty
 from ddops.command import Redactor
 from ddops.errors import DdopsError, ExitCode
 
@@ -94,6 +95,7 @@ def _with_verbosity(command: click.Command) -> click.Command:
             _with_verbosity(child)
         return command
 
+    refuse_empty(command)
     for flags, how, text in _SPEAKING:
         if not any(flags[0] in p.opts for p in command.params):
             option = click.Option(flags, expose_value=False, callback=_speak, help=text, **how)
@@ -120,6 +122,9 @@ def root(ctx: click.Context, project: str | None, verbose: int, quiet: bool) -> 
     redactor = ctx.obj if isinstance(ctx.obj, Redactor) else Redactor()
     ctx.obj = App(project or ".", verbose=verbose, quiet=quiet, redactor=redactor)
     ctx.call_on_close(ctx.obj.close)
+
+
+refuse_empty(root)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -10,11 +10,11 @@ counts. A requirement that cannot be measured is unknown, and unknown does not p
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ddops.config.files import parse_json
 from ddops.errors import ConfigError, Problem
 from ddops.model import GateResult, Verdict
 
@@ -57,7 +57,7 @@ class Golden:
 def parse_golden(text: str, file: str) -> Golden:
     """Read a golden file; anything odd about it is an error, since a gate hangs on it."""
     try:
-        raw = json.loads(text)
+        raw = parse_json(text)
         if raw["schema"] != GOLDEN_SCHEMA:
             raise ValueError(f"schema is {raw['schema']!r}, want {GOLDEN_SCHEMA!r}")
         rows = tuple((str(p["id"]), tuple(int(i) for i in p["output_ids"])) for p in raw["prompts"])

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddops.errors import DdopsError, RefusedError
+from ddops.errors import DdopsError, RefusedError, UsageError
 from ddops.ledger import chain, connect, guards, schema, verify
 from ddops.ledger.chain import Scalar, quoted
 from ddops.ledger.records import Head
@@ -35,7 +35,7 @@ class Merging(Store):
         """
         if other.resolve() == self.path.resolve():
             raise RefusedError("a ledger cannot be merged into itself", next="name another file")
-        with closing(connect.connect(other, readonly=True)) as theirs:
+        with closing(_opened(other)) as theirs:
             pending = schema.check(theirs, other)
         if pending:
             raise RefusedError(
@@ -81,6 +81,14 @@ class Merging(Store):
                 f"{other} changed while it was read", why=f"{count} rows", next="merge again"
             )
         return Merged(ledger=name, rows=count, head=new)
+
+
+def _opened(other: Path) -> sqlite3.Connection:
+    """A connection to the other file. What cannot be opened is not the file that was meant."""
+    try:
+        return connect.connect(other, readonly=True)
+    except DdopsError as error:
+        raise UsageError(error.what, why=error.why, next="name a ledger.db of ddops") from error
 
 
 def _chains(conn: sqlite3.Connection) -> list[str]:

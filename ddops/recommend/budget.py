@@ -13,13 +13,13 @@ are asked for nothing outside of what was measured.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ddops.config.files import parse_json
 from ddops.errors import UsageError
 from ddops.recommend.model import Candidate, Config
 
@@ -59,7 +59,7 @@ def acceptance(steps: Iterable[Mapping[str, object]]) -> tuple[float, ...]:
 def read_steps(text: str, name: str) -> tuple[float, ...]:
     """`acceptance` of JSON lines as DDTREE's step log writes them."""
     try:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        rows = [parse_json(line) for line in text.splitlines() if line.strip()]
         if not all(isinstance(r, dict) for r in rows):
             raise ValueError("a line is no JSON object")
         return acceptance(rows)

@@ -11,6 +11,7 @@ from pathlib import Path
 from ddops.bench.target import by
 from ddops.command import Redactor
 from ddops.config import paths
+from ddops.config.files import read_text
 from ddops.errors import DdopsError, RefusedError
 from ddops.ledger import Ledger
 from ddops.report.collect import Findings
@@ -49,7 +50,7 @@ def as_text(
     document = masked(compose(found, draw=html), redactor)
     if not html:
         return render_markdown(document)
-    return render_html(document, lookup("templates/report.css").read_text(encoding="utf-8"))
+    return render_html(document, read_text(lookup("templates/report.css")))
 
 
 def write_report(book: Ledger, found: Findings, out: Path, text: str) -> Written:
