@@ -20,14 +20,17 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
 
 
 #: --waive, --reason, --until; one of them at least is there.
-Wish = tuple[str | None, str | None, "datetime | None"]
+Wish = tuple[tuple[str, ...], str | None, "datetime | None"]
 _WORDS = {"B": "blocker", "E": "error", "W": "warning", "I": "information"}
 
 
 def _waiver_options(command: Callable[..., None]) -> Callable[..., None]:
     """--waive with what belongs to it, handed on as one."""
 
-    @click.option("--waive", metavar="ID", help="Write down that this check may fail there.")
+    @click.option(
+        "--waive", metavar="ID", multiple=True,
+        help="Write down that this check may fail there; may be given several times.",
+    )  # fmt: skip
     @click.option("--reason", metavar="TEXT", help="Of --waive: why.")
     @click.option(
         "--until",
@@ -38,7 +41,7 @@ def _waiver_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def one(
         *args: object,
-        waive: str | None,
+        waive: tuple[str, ...],
         reason: str | None,
         until: datetime | None,
         **more: object,
@@ -163,31 +166,34 @@ def _facts(app: App, host: Host, path: str | None, prove: bool) -> Facts:
 
 
 def _waived(app: App, hosts: Sequence[Host], wish: Wish) -> tuple[Waiver, ...]:
-    """Write the waiver into the project's inventory; all waivers, that one among them."""
+    """Write waivers into the project's inventory; all that there are then, those among them."""
     import getpass
 
     from ddops.clock import SystemClock
+    from ddops.compat import beside
     from ddops.errors import UsageError
-    from ddops.inventory import add_waiver, load
+    from ddops.inventory import add_waivers, load
 
-    check, reason, until = wish
-    if not (check and reason and until):
+    wanted, reason, until = wish
+    if not (wanted and reason and until):
         raise UsageError(
             "a waiver needs its check, its reason and its last day",
             next="ddops check b300 --waive GPU-06 --reason 'capped by the PSU' --until 2027-01-31",
         )
-    known = _known(check)
-    if known.group == "router":
-        raise UsageError(
-            f"{known.id} cannot be waived",
-            why="it stands beside the chain: no provision and no deploy waits for it",
-            next=f"ddops check --explain {known.id}",
-        )
+    known = {one.id: one for one in map(_known, wanted)}  # the same twice is one waiver
+    for one in known.values():
+        if one in beside():
+            raise UsageError(
+                f"{one.id} cannot be waived",
+                why="it stands beside the chain: no provision and no deploy waits for it",
+                next=f"ddops check --explain {one.id}",
+            )
     if until.date() < SystemClock().now().date():
         raise UsageError(f"--until {until.date()} is over already", next="name a day to come")
     names = [h.name for h in hosts]
-    file = add_waiver(app.project, known.id, names, reason, getpass.getuser(), until.date())
-    app.say(f"{known.id} waived on {', '.join(names)} until {until.date()}, in {file}: commit it")
+    file = add_waivers(app.project, list(known), names, reason, getpass.getuser(), until.date())
+    ids, on = ", ".join(known), ", ".join(names)
+    app.say(f"{ids} waived on {on} until {until.date()}, in {file}: commit it")
     return load(app.project).waivers
 
 
@@ -280,11 +286,11 @@ def _row(f: Finding) -> dict[str, object]:
 
 
 def _known(wanted: str) -> Check:
-    from ddops.compat import checks, router_checks
+    from ddops.compat import beside, checks
     from ddops.config.words import unknown
     from ddops.errors import UsageError
 
-    known = {c.id: c for c in (*checks(), *router_checks())}
+    known = {c.id: c for c in (*checks(), *beside())}
     one = known.get(wanted.upper())
     if one is None:
         raise UsageError(

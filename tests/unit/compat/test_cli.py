@@ -14,7 +14,7 @@ import pytest
 
 from ddops.cli import root as root_module
 from ddops.cli.app import App
-from ddops.compat import router_checks
+from ddops.compat import beside
 from ddops.hostside import source
 from ddops.transport.fake import FakeTransport
 from tests.unit.compat import hosts
@@ -104,7 +104,7 @@ def test_explain(drive: Drive, capsys: pytest.CaptureFixture[str]) -> None:
     assert drive("check") == 2
 
 
-@pytest.mark.parametrize("check", [c.id for c in router_checks()])
+@pytest.mark.parametrize("check", [c.id for c in beside()])
 def test_a_row_of_a_router_is_explained_and_never_waived(
     drive: Drive, project: Path, capsys: pytest.CaptureFixture[str], check: str
 ) -> None:
