@@ -190,10 +190,15 @@ def _waived(app: App, hosts: Sequence[Host], wish: Wish) -> tuple[Waiver, ...]:
             )
     if until.date() < SystemClock().now().date():
         raise UsageError(f"--until {until.date()} is over already", next="name a day to come")
-    names = [h.name for h in hosts]
-    file = add_waivers(app.project, list(known), names, reason, getpass.getuser(), until.date())
-    ids, on = ", ".join(known), ", ".join(names)
-    app.say(f"{ids} waived on {on} until {until.date()}, in {file}: commit it")
+    for lab in (False, True):
+        names = [h.name for h in hosts if (h.origin.kind == "lab") is lab]
+        if not names:
+            continue
+        file = add_waivers(
+            app.project, list(known), names, reason, getpass.getuser(), until.date(), lab=lab
+        )
+        words = f"{', '.join(known)} waived on {', '.join(names)} until {until.date()}, in {file}"
+        app.say(f"{words}, which goes with the lab" if lab else f"{words}: commit it")
     return load(app.project).waivers
 
 

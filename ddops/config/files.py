@@ -21,7 +21,7 @@ _UNWRITABLE = frozenset(
      errno.EEXIST, errno.ENAMETOOLONG, errno.EFBIG, errno.EIO}
 )  # fmt: skip
 #: What a reader of a parsed file raises when it is not of the form that it looks for.
-MISSHAPEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+MISSHAPEN = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)
 
 
 def read_data(path: Path, *, most: int = MOST_BYTES, pipe: bool = False, next: str = "") -> bytes:

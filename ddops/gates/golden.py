@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddops.config.files import parse_json
+from ddops.config.files import MISSHAPEN, parse_json, reason
 from ddops.errors import ConfigError, Problem
 from ddops.model import GateResult, Verdict
 
@@ -67,9 +67,9 @@ def parse_golden(text: str, file: str) -> Golden:
             raise ValueError("two prompts with one id")
         if any(not p["input_ids"] for p in raw["prompts"]):
             raise ValueError("a prompt without input tokens")
-    except (ValueError, KeyError, TypeError) as error:
+    except MISSHAPEN as error:
         raise ConfigError(
-            [Problem(file, 0, "", f"not a golden file: {error}")], next="make it anew"
+            [Problem(file, 0, "", f"not a golden file: {reason(error)}")], next="make it anew"
         ) from error
     return Golden(rows)
 

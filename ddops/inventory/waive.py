@@ -21,9 +21,19 @@ _HEAD = "# Checks that may fail, each with its reason and its last day.\n"
 
 
 def add_waivers(
-    project: Project, checks: Sequence[str], on: Sequence[str], why: str, owner: str, until: date
+    project: Project,
+    checks: Sequence[str],
+    on: Sequence[str],
+    why: str,
+    owner: str,
+    until: date,
+    *,
+    lab: bool = False,
 ) -> str:
     """Append a `[[waiver]]` for each check and answer the file's name; the rest stays as it was.
+
+    Those of a `lab` host go to the lab's own inventory, and away with it: a waiver that names a
+    host which is not there is a fault of the project's file.
 
     The new text is read before it is written: RefusedError where the file would be none of ours
     then. Two people at once leave the rows of both.
@@ -45,7 +55,8 @@ def add_waivers(
         }
         for check in checks
     ]
-    path = project.inventory / "waivers.toml"
+    folder = project.lab / "inventory" if lab else project.inventory
+    path = folder / "waivers.toml"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _append(path, rows, shown(path, project.root))

@@ -35,8 +35,7 @@ class Merging(Store):
         """
         if other.resolve() == self.path.resolve():
             raise RefusedError("a ledger cannot be merged into itself", next="name another file")
-        with closing(_opened(other)) as theirs:
-            pending = schema.check(theirs, other)
+        pending = _missing(other)
         if pending:
             raise RefusedError(
                 f"{other} is older than this ddops",
@@ -83,10 +82,15 @@ class Merging(Store):
         return Merged(ledger=name, rows=count, head=new)
 
 
-def _opened(other: Path) -> sqlite3.Connection:
-    """A connection to the other file. What cannot be opened is not the file that was meant."""
+def _missing(other: Path) -> list[str]:
+    """Migrations that the other file lacks. What is no ledger is not the file that was meant."""
     try:
-        return connect.connect(other, readonly=True)
+        with closing(connect.connect(other, readonly=True)) as theirs:
+            if not theirs.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise DdopsError(f"{other} is not a ledger", why="it is empty")
+            return schema.check(theirs, other)
+    except RefusedError:
+        raise
     except DdopsError as error:
         raise UsageError(error.what, why=error.why, next="name a ledger.db of ddops") from error
 
