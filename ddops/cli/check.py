@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
 
 #: --waive, --reason, --until; one of them at least is there.
 Wish = tuple[tuple[str, ...], str | None, "datetime | None"]
+HEADER = ("HOST", "SEVERITY", "VERDICT", "CHECK", "SEEN", "MEND")
 _WORDS = {"B": "blocker", "E": "error", "W": "warning", "I": "information"}
 
 
@@ -218,10 +219,9 @@ def _emit_table(seen: Sequence[tuple[Host, list[Finding]]], everything: bool) ->
         (_names(names, len(seen)), *row)
         for row, names in sorted(hosts.items(), key=lambda item: order.index(item[0][0]))
     ]
-    header = ("HOST", "SEVERITY", "VERDICT", "CHECK", "SEEN", "MEND")
     first = 1 if len(seen) == 1 else 0  # the room is dear, and one host was just named
     if rows:
-        emit_table(header[first:], [row[first:] for row in rows], wrapping=2)
+        emit_table(HEADER[first:], [row[first:] for row in rows], wrapping=2)
     for words, names in _counts(seen).items():
         emit_line(f"{', '.join(names)}: {words}")
 
