@@ -6,6 +6,7 @@ To see it fail: let `read_text` in ddops/config/files.py raise UnicodeDecodeErro
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import zipfile
@@ -14,7 +15,17 @@ from pathlib import Path
 import pytest
 
 from ddops.board.recording import read_recording
-from ddops.config.files import MISSHAPEN, parse_json, read_data, read_text, reason, write_whole
+from ddops.cli.app import App
+from ddops.cli.tree import _written as written
+from ddops.config.files import (
+    MISSHAPEN,
+    parse_json,
+    read_data,
+    read_text,
+    reason,
+    write_whole,
+    writing,
+)
 from ddops.config.toml import parse_toml
 from ddops.deploy.release import build_release
 from ddops.errors import ConfigError, DdopsError, UsageError
@@ -201,7 +212,7 @@ def broken_zips(folder: Path) -> list[Path]:
 def test_a_wheel_that_is_no_whole_zip_is_refused_on_the_host(tmp_path: Path) -> None:
     for path in broken_zips(tmp_path):
         with pytest.raises(Refused) as caught:
-            list(host_tree.wheel(str(path)))
+            list(host_tree.wheel(str(path)))  # type: ignore[no-untyped-call]
         assert caught.value.answer["state"] == "no-wheel"
         assert "no whole zip file" in caught.value.answer["why"]
 
@@ -225,3 +236,35 @@ def test_a_path_of_a_restore_stays_in_the_tree(run: Run, path: str) -> None:
     assert done.code == 2
     assert f"{path} does not lie in the tree" in done.err
     assert "next: " in done.err
+
+
+@pytest.mark.parametrize(
+    ("line", "blocked"),
+    [("lab up --engine sim", ".ddops"), ("lab down", ".ddops"), ("init sub", "sub"),
+     ("init box", "box/patches")],
+)  # fmt: skip
+def test_a_folder_that_cannot_be_made_is_said(run: Run, line: str, blocked: str) -> None:
+    Path(blocked).parent.mkdir(exist_ok=True)
+    Path(blocked).write_text("a file is in the way")
+    done = run(*line.split())
+    assert done.code == 1
+    assert blocked in (what := done.err.splitlines()[0])
+    assert what.endswith(" cannot be written")
+    assert "next: see whether there is room and you may write: ls -ld /" in done.err
+
+
+def test_only_what_a_disk_refuses_is_said_of_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(DdopsError, match="cannot be written; why: read-only"), writing(tmp_path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path / "x"))
+    with pytest.raises(ConnectionRefusedError), writing(tmp_path):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "no")
+
+
+def test_an_exported_patch_is_a_line_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "series").write_text("0001-a.patch")
+    written(tmp_path, [("b", b"From b")], 1, App(".", verbose=0, quiet=True))
+    assert (tmp_path / "series").read_text() == "0001-a.patch\n0002-b.patch\n"
+    (tmp_path / "series").write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="series is not UTF-8"):
+        written(tmp_path, [("c", b"From c")], 2, App(".", verbose=0, quiet=True))
+    assert not (tmp_path / "0003-c.patch").exists()
