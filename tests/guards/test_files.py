@@ -46,7 +46,8 @@ def readers() -> set[str]:
 
 
 def test_files_of_people_are_read_by_one_reader() -> None:
-    assert readers() == set(OWN), "ddops.config.files.read_text, or a place in OWN with its reason"
+    assert "ddops/config/files.py" not in readers()
+    assert readers() <= set(OWN), "ddops.config.files.read_text, or a place in OWN with its reason"
 
 
 def options() -> list[tuple[str, click.Option]]:

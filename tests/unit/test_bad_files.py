@@ -34,6 +34,7 @@ from ddops.hostside import tree as host_tree
 from ddops.hostside.tree_git import Refused
 from ddops.inventory.model import Host, Origin
 from ddops.inventory.port import port_of
+from ddops.recommend.budget import read_steps
 from tests.unit.cli_support import Run, runner
 from tests.unit.test_release import ROOT, profile, service
 
@@ -107,6 +108,12 @@ def test_a_golden_file_that_is_none(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"golden\.json") as caught:
         build_release(service(golden="golden.json"), profile(), "e" * 64, lookup)
     assert caught.value.next
+
+
+def test_no_log_of_steps_has_such_a_tree() -> None:
+    for budget in (10**10, 10**30):
+        with pytest.raises(UsageError, match="more than 1048576"):
+            read_steps(f'{{"budget": {budget}, "path": [[1]]}}', "steps")
 
 
 def test_a_number_that_is_none_is_no_token() -> None:
