@@ -13,21 +13,19 @@ from click.core import ParameterSource
 COUNT = click.IntRange(1, 1_000_000)
 
 
-class _Seconds(click.FloatRange):
-    """A wait; `nan` compares with nothing and would wait for ever."""
+class _Percent(click.FloatRange):
+    """`nan` compares with nothing, so no bound would stop it."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        seconds: float = super().convert(value, param, ctx)
-        if math.isnan(seconds):
+        share: float = super().convert(value, param, ctx)
+        if math.isnan(share):
             self.fail(f"{value!r} is no number.", param, ctx)
-        return seconds
+        return share
 
 
-#: At most a week.
-SECONDS = _Seconds(0, 7 * 24 * 3600)
-PERCENT = _Seconds(0, 100)
+PERCENT = _Percent(0, 100)
 
 
 def refuse_empty(command: click.Command) -> None:
