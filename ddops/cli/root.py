@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from ddops import __version__
-from ddops.cli.given import refuse_empty
 from ddops.cli.streams import outlets
 from ddops.command import Redactor
 from ddops.errors import DdopsError, ExitCode
@@ -96,6 +95,8 @@ def _with_verbosity(command: click.Command) -> click.Command:
             _with_verbosity(child)
         return command
 
+    from ddops.cli.given import refuse_empty
+
     refuse_empty(command)
     for flags, how, text in _SPEAKING:
         if not any(flags[0] in p.opts for p in command.params):
@@ -119,13 +120,12 @@ def root(ctx: click.Context, project: str | None, verbose: int, quiet: bool) -> 
     """Prove, deploy, trace and withdraw: ops for patched SGLang."""
     from ddops.cli.app import App
 
+    if project == "":
+        raise click.BadParameter("it is empty; leave it out.", ctx, param_hint="'--project'")
     # `run` hands in its own redactor, so that an error it prints is masked like all else.
     redactor = ctx.obj if isinstance(ctx.obj, Redactor) else Redactor()
     ctx.obj = App(project or ".", verbose=verbose, quiet=quiet, redactor=redactor)
     ctx.call_on_close(ctx.obj.close)
-
-
-refuse_empty(root)
 
 
 def run(argv: Sequence[str]) -> int:

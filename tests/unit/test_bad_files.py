@@ -237,6 +237,13 @@ def test_a_number_out_of_bounds_is_refused(run: Run, line: str) -> None:
     assert "Invalid value for" in done.err
 
 
+@pytest.mark.parametrize("line", [("--project", "", "host", "list"), ("init", ""), ("deploy", "")])
+def test_an_empty_word_is_refused(run: Run, line: tuple[str, ...]) -> None:
+    done = run(*line)
+    assert done.code == 2
+    assert "it is empty" in done.err
+
+
 @pytest.mark.parametrize("path", ["../../etc", "/etc/passwd", "a/../../b"])
 def test_a_path_of_a_restore_stays_in_the_tree(run: Run, path: str) -> None:
     done = run("restore", "3f2a", "--to", "box", "--path", path)
