@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ddops.clock import Clock
 from ddops.command import sh
+from ddops.config.files import parse_json
 from ddops.errors import CommandFailed, DdopsError, LockHeldError
 from ddops.layout import HostLayout
 from ddops.transport import Transport
@@ -153,7 +154,7 @@ def read(transport: Transport, layout: HostLayout) -> Held | None:
 def parse_held(text: str, age: str) -> Held:
     """A lock that is held, from its owner's file and the seconds since its last heartbeat."""
     try:
-        owner = Owner(**json.loads(text))
+        owner = Owner(**parse_json(text))
     except (ValueError, TypeError):
         owner = None
     return Held(owner, float(age))

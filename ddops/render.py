@@ -15,6 +15,7 @@ from pathlib import Path
 from jinja2 import StrictUndefined, TemplateError, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from ddops.config.files import read_text
 from ddops.errors import ConfigError, Problem
 
 #: A text that every reader of YAML takes for one, but for the words that some take for values.
@@ -28,9 +29,10 @@ Lookup = Callable[[str], Path]
 def render(lookup: Lookup, name: str, values: Mapping[str, object]) -> str:
     """Render `templates/<name>`. Errors name the template's file and line."""
     path = lookup(f"templates/{name}")
+    text = read_text(path, next="mend the template, or remove it to use the shipped one")
     try:
-        return render_text(path.read_text(encoding="utf-8"), values)
-    except (TemplateError, UnicodeDecodeError) as error:
+        return render_text(text, values)
+    except TemplateError as error:
         line = getattr(error, "lineno", None) or _line_of(error)
         raise ConfigError(
             [Problem(str(path), line, "", f"template: {error}")],

@@ -11,7 +11,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from ddops.compat import Check, checks, router_checks, tables
+from ddops.compat import Check, beside, checks, tables
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "checks.md"
 _WORDS = {"B": "blocker", "E": "error", "W": "warning", "I": "information"}
@@ -26,11 +26,12 @@ A failed blocker or error refuses the host (exit 4), and so does UNKNOWN of a ch
 *required*. What needs a failed blocker is SKIP and names it. UNKNOWN is never PASS.
 """
 
-_ROUTER = """\
-## router
+_BESIDE = """\
+## beside the chain
 
-Judged by `ddops check` alone, once for each router of the host. No provision and no deploy waits
-for them, so they cannot be waived: a router that does not come up is found by its own deploy.
+Told by `ddops check` alone: of each router of the host, and of the judgement itself. No provision
+and no deploy waits for them, so they cannot be waived: a router that does not come up is found by
+its own deploy.
 """
 
 
@@ -43,13 +44,13 @@ def section(check: Check) -> str:
     sources = "\n".join(f"- {s}" for s in check.sources)
     return (
         f"### {check.id}: {check.title}\n\n*{'; '.join(words)}*\n{why}\n"
-        f"- looks at: {check.probe}\n- passes when: {check.rule}\n- mend: {check.mend}\n\n"
-        f"Sources:\n\n{sources}\n"
+        f"- looks at: {check.probe}\n- passes when: {check.rule}\n- mend: {check.mend}\n"
+        + (f"\nSources:\n\n{sources}\n" if sources else "")
     )
 
 
 def table_rows() -> str:
-    rows = [(n, tables.table(n)) for n in tables.NAMES if not n.endswith("checks")]
+    rows = [(n, tables.table(n)) for n in tables.NAMES if n not in ("checks", "beside")]
     body = "\n".join(f"| `{n}.toml` | {t.as_of} | {t.end} | {len(t.rows)} |" for n, t in rows)
     flags = tables.flag_versions()
     return (
@@ -63,7 +64,7 @@ def reference() -> str:
     for group, members in groupby(sorted(checks(), key=lambda c: c.group), key=lambda c: c.group):
         parts.append(f"## {group}\n")
         parts += [section(c) for c in members]
-    parts += [_ROUTER, *map(section, router_checks())]
+    parts += [_BESIDE, *map(section, beside())]
     return "\n".join([*parts, table_rows()])
 
 

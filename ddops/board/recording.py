@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import IO, Any
 from ddops.board.fleet import Heard, Kind
 from ddops.board.model import HostSpec, ServiceSpec
 from ddops.board.routers import RouterSpec
+from ddops.config.files import MISSHAPEN, parse_json, reason
 from ddops.errors import DdopsError, UsageError
 
 SCHEMA = "ddops.recording/1"
@@ -86,14 +88,14 @@ def read_recording(path: Path) -> Recording:
             raw.seek(0)
             lines = _lines(gzip.GzipFile(fileobj=raw) if zipped else raw)
             return _recording(list(lines))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (*MISSHAPEN, zlib.error) as error:
         raise UsageError(
             f"{path} is no recording of a fleet",
-            why=f"{type(error).__name__}: {error}",
+            why=reason(error),
             next="make one: ddops board --record FILE",
         ) from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
+        raise UsageError(f"cannot read {path}", why=reason(error), next=f"ls -l {path}") from error
 
 
 def _lines(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
@@ -109,13 +111,13 @@ def _lines(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
 def _recording(lines: list[bytes]) -> Recording:
     if not lines:
         raise ValueError("it is empty")
-    head = json.loads(lines[0])
+    head = parse_json(lines[0])
     if head["schema"] != SCHEMA:
         raise ValueError(f"schema {head['schema']!r}, want {SCHEMA!r}")
     began, heard, cut = float(head["at"]), list[Heard](), False
     for number, line in enumerate(lines[1:], 2):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
             if number == len(lines):
                 cut = True

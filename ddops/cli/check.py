@@ -20,14 +20,18 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
 
 
 #: --waive, --reason, --until; one of them at least is there.
-Wish = tuple[str | None, str | None, "datetime | None"]
+Wish = tuple[tuple[str, ...], str | None, "datetime | None"]
+HEADER = ("HOST", "SEVERITY", "VERDICT", "CHECK", "SEEN", "MEND")
 _WORDS = {"B": "blocker", "E": "error", "W": "warning", "I": "information"}
 
 
 def _waiver_options(command: Callable[..., None]) -> Callable[..., None]:
     """--waive with what belongs to it, handed on as one."""
 
-    @click.option("--waive", metavar="ID", help="Write down that this check may fail there.")
+    @click.option(
+        "--waive", metavar="ID", multiple=True,
+        help="Write down that this check may fail there; may be given several times.",
+    )  # fmt: skip
     @click.option("--reason", metavar="TEXT", help="Of --waive: why.")
     @click.option(
         "--until",
@@ -38,7 +42,7 @@ def _waiver_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def one(
         *args: object,
-        waive: str | None,
+        waive: tuple[str, ...],
         reason: str | None,
         until: datetime | None,
         **more: object,
@@ -147,48 +151,55 @@ def _facts(app: App, host: Host, path: str | None, prove: bool) -> Facts:
     from pathlib import Path
 
     from ddops.cli.probe import facts_of, proved_facts
-    from ddops.errors import UsageError
+    from ddops.config.files import read_text
+    from ddops.errors import DdopsError, UsageError
     from ddops.probe import parse_facts
 
     if path:
+        anew = f"ddops probe {host.name} --save {path}"
+        text = read_text(Path(path), pipe=True, next=anew)
         try:
-            return parse_facts(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(
-                f"{path} cannot be read",
-                why=str(error),
-                next=f"ddops probe {host.name} --save {path}",
-            ) from error
+            return parse_facts(text)
+        except DdopsError as error:
+            raise UsageError(f"{path} holds no readable facts", why=error.why, next=anew) from error
     facts = facts_of(app, host)
     return proved_facts(app, host, facts) if prove else facts
 
 
 def _waived(app: App, hosts: Sequence[Host], wish: Wish) -> tuple[Waiver, ...]:
-    """Write the waiver into the project's inventory; all waivers, that one among them."""
+    """Write waivers into the project's inventory; all that there are then, those among them."""
     import getpass
 
     from ddops.clock import SystemClock
+    from ddops.compat import beside
     from ddops.errors import UsageError
-    from ddops.inventory import add_waiver, load
+    from ddops.inventory import add_waivers, load
 
-    check, reason, until = wish
-    if not (check and reason and until):
+    wanted, reason, until = wish
+    if not (wanted and reason and until):
         raise UsageError(
             "a waiver needs its check, its reason and its last day",
             next="ddops check b300 --waive GPU-06 --reason 'capped by the PSU' --until 2027-01-31",
         )
-    known = _known(check)
-    if known.group == "router":
-        raise UsageError(
-            f"{known.id} cannot be waived",
-            why="it stands beside the chain: no provision and no deploy waits for it",
-            next=f"ddops check --explain {known.id}",
-        )
+    known = {one.id: one for one in map(_known, wanted)}  # the same twice is one waiver
+    for one in known.values():
+        if one in beside():
+            raise UsageError(
+                f"{one.id} cannot be waived",
+                why="it stands beside the chain: no provision and no deploy waits for it",
+                next=f"ddops check --explain {one.id}",
+            )
     if until.date() < SystemClock().now().date():
         raise UsageError(f"--until {until.date()} is over already", next="name a day to come")
-    names = [h.name for h in hosts]
-    file = add_waiver(app.project, known.id, names, reason, getpass.getuser(), until.date())
-    app.say(f"{known.id} waived on {', '.join(names)} until {until.date()}, in {file}: commit it")
+    for lab in (False, True):
+        names = [h.name for h in hosts if (h.origin.kind == "lab") is lab]
+        if not names:
+            continue
+        file = add_waivers(
+            app.project, list(known), names, reason, getpass.getuser(), until.date(), lab=lab
+        )
+        words = f"{', '.join(known)} waived on {', '.join(names)} until {until.date()}, in {file}"
+        app.say(f"{words}, which goes with the lab" if lab else f"{words}: commit it")
     return load(app.project).waivers
 
 
@@ -208,10 +219,9 @@ def _emit_table(seen: Sequence[tuple[Host, list[Finding]]], everything: bool) ->
         (_names(names, len(seen)), *row)
         for row, names in sorted(hosts.items(), key=lambda item: order.index(item[0][0]))
     ]
-    header = ("HOST", "SEVERITY", "VERDICT", "CHECK", "SEEN", "MEND")
     first = 1 if len(seen) == 1 else 0  # the room is dear, and one host was just named
     if rows:
-        emit_table(header[first:], [row[first:] for row in rows], wrapping=2)
+        emit_table(HEADER[first:], [row[first:] for row in rows], wrapping=2)
     for words, names in _counts(seen).items():
         emit_line(f"{', '.join(names)}: {words}")
 
@@ -281,11 +291,11 @@ def _row(f: Finding) -> dict[str, object]:
 
 
 def _known(wanted: str) -> Check:
-    from ddops.compat import checks, router_checks
+    from ddops.compat import beside, checks
     from ddops.config.words import unknown
     from ddops.errors import UsageError
 
-    known = {c.id: c for c in (*checks(), *router_checks())}
+    known = {c.id: c for c in (*checks(), *beside())}
     one = known.get(wanted.upper())
     if one is None:
         raise UsageError(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddops.cli.given import COUNT, PERCENT
 from ddops.cli.options import as_json, confirm, lock_wait_option, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
@@ -36,10 +37,10 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
     """How a release goes to several hosts, handed on as one."""
 
     @click.option("--canary", is_flag=True, help="One host first, the others when it passed.")
-    @click.option("--batch", type=click.IntRange(1), metavar="N", help="So many at a time.")
+    @click.option("--batch", type=COUNT, metavar="N", help="So many at a time.")
     @click.option(
         "--fail-percent",
-        type=click.FloatRange(0, 100),
+        type=PERCENT,
         default=0.0,
         metavar="P",
         help="Go on while no more than this share of the hosts has failed.",

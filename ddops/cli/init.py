@@ -29,6 +29,7 @@ _HOSTS = """\
 # pins = { host_key = "SHA256:..." }
 """
 _IGNORE = "/.ddops/\n"
+_FOLDERS = ("inventory/services", "inventory/profiles", "templates", "patches", "runbooks")
 
 
 @click.command()
@@ -40,6 +41,7 @@ def init(app: App, folder: Path) -> None:
     \b
     ddops init boxes
     """
+    from ddops.config.files import write_whole, writing
     from ddops.errors import UsageError
 
     if (folder / "ddops.toml").exists():
@@ -51,13 +53,14 @@ def init(app: App, folder: Path) -> None:
         "inventory/hosts.toml": _HOSTS,
         ".gitignore": _IGNORE,
     }
-    for part in ("inventory/services", "inventory/profiles", "templates", "patches", "runbooks"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        for part in _FOLDERS:
+            (folder / part).mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         path = folder / name
         if path.exists():
             app.say(f"kept {path}")
             continue
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
         app.say(f"made {path}")
     app.say("next: ddops lab up, or write your first host into inventory/hosts.toml")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddops.cli.given import COUNT
 from ddops.cli.ledger_files import backup, export, import_, merge
 from ddops.cli.options import as_json, confirm, yes
 
@@ -22,9 +23,7 @@ def ledger() -> None:
 
 @ledger.command(short_help="Deployments, runs, cells, conclusions, or one by its id.")
 @click.argument("what", default="deployments")
-@click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many at most."
-)
+@click.option("--limit", type=COUNT, default=20, show_default=True, help="How many at most.")
 @as_json
 @click.pass_obj
 def show(app: App, what: str, limit: int, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,20 +111,10 @@ def _read(path: Path) -> tuple[str, datetime]:
     """A results file with the time of its last change."""
     from datetime import UTC, datetime
 
-    from ddops.errors import UsageError
+    from ddops.config.files import read_text
 
-    try:
-        with path.open("rb") as f:
-            at = os.fstat(f.fileno()).st_mtime
-            data = f.read(MOST_BYTES + 1)
-    except OSError as e:
-        raise UsageError(f"cannot read {path}", why=e.strerror or str(e)) from e
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"{path} is too big", why=f"more than {MOST_BYTES} bytes")
-    try:
-        return data.decode("utf-8"), datetime.fromtimestamp(at, UTC)
-    except UnicodeDecodeError as e:
-        raise UsageError(f"{path} is no text", why=str(e), next="give a JSON lines file") from e
+    text = read_text(path, most=MOST_BYTES, pipe=True, next="give a JSON lines file")
+    return text, datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def _add(book: Ledger, item: Imported) -> str | None:

@@ -80,12 +80,15 @@ def planned_targets(file: str, target: Sequence[str]) -> dict[str, Mapping[str, 
     """Hosts of a kept plan: the digest of each, and what each step would have done."""
     from pathlib import Path
 
+    from ddops.config.files import MISSHAPEN, parse_json, read_text, reason
     from ddops.errors import UsageError
 
     if target:
         raise UsageError("the plan names its hosts", next=f"ddops provision --plan {file}")
+    anew = f"ddops plan HOST --out {file}"
+    text = read_text(Path(file), pipe=True, next=anew)
     try:
-        raw = json.loads(Path(file).read_text(encoding="utf-8"))
+        raw = parse_json(text)
         if raw["schema"] != "ddops.plan/1":
             raise ValueError(f"schema {raw['schema']!r}")
         return {
@@ -95,11 +98,8 @@ def planned_targets(file: str, target: Sequence[str]) -> dict[str, Mapping[str, 
             }
             for p in raw["data"]
         }
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(
-            f"{file} is no plan", why=f"{type(error).__name__}: {error}",
-            next=f"ddops plan HOST --out {file}",
-        ) from error  # fmt: skip
+    except MISSHAPEN as error:
+        raise UsageError(f"{file} is no plan", why=reason(error), next=anew) from error
 
 
 def agreed(prepared: Prepared, kept: Mapping[str, str] | None) -> Prepared:

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddops.cli.given import COUNT
 from ddops.cli.options import as_json
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
     from ddops.ledger import Ledger
     from ddops.recommend.answer import Advice, Answer
+
+#: A bigger log of steps is refused: it is read whole.
+MOST_STEPS = 1024 * 1024 * 1024
 
 
 @click.command()
@@ -22,7 +26,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     type=click.Choice(["pcie", "nvlink", "cpu"]),
     help="Of hosts of this class alone.",
 )
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="The answer for N.")
+@click.option("--concurrency", type=COUNT, metavar="N", help="The answer for N.")
 @click.option(
     "--steps",
     type=click.Path(path_type=Path),
@@ -53,11 +57,12 @@ def recommend(
     ddops recommend --service k26-pcie --concurrency 16
     ddops recommend --service k26-pcie --concurrency 1 --write k26-one-user
     """
+    from ddops.config.files import read_text
     from ddops.recommend import recommend as run
     from ddops.recommend.budget import read_steps
 
     _check(write, concurrency)
-    nodes = read_steps(_read(steps), str(steps)) if steps else ()
+    nodes = read_steps(read_text(steps, most=MOST_STEPS, pipe=True), str(steps)) if steps else ()
     with app.ledger(readonly=write is None) as book:
         answer = run(book, service, host_class, nodes)
         _refuse_nothing(answer, service, host_class)
@@ -67,17 +72,6 @@ def recommend(
         _show_one(answer, concurrency, as_json)
     else:
         _show(app, answer, as_json)
-
-
-def _read(path: Path) -> str:
-    from ddops.errors import UsageError
-
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}", why=error.strerror or str(error), next=f"ls -l {path}"
-        ) from error
 
 
 def _check(write: str | None, concurrency: int | None) -> None:
@@ -212,6 +206,25 @@ def _show_one(answer: Answer, concurrency: int, as_json: bool) -> None:
         emit_table(("AT", str(concurrency)), rows)
 
 
+def _new_file(path: Path, text: str) -> None:
+    """A file that was not there, of TOML that can be read: a broken one stops every command."""
+    from ddops.config.files import write_whole, writing
+    from ddops.config.toml import parse_toml
+    from ddops.errors import UsageError
+
+    parse_toml(text, path, str(path))
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        write_whole(path, text, fresh=True)
+    except FileExistsError:
+        raise UsageError(
+            f"{path} is there already",
+            why="a profile is not written over",
+            next="give another NAME",
+        ) from None
+
+
 def _write(app: App, book: Ledger, answer: Answer, concurrency: int, name: str) -> None:
     """The profile, and the recommendation on record: a retraction takes it down then."""
     from ddops.bench.target import by
@@ -240,16 +253,7 @@ def _write(app: App, book: Ledger, answer: Answer, concurrency: int, name: str) 
     lost = unrecorded_env(book, choice.chosen)
     text = profile_text(advice.population, choice, advice.population.alike[choice.group], lost)
     path = app.project.root / "inventory" / "profiles" / f"{name}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(app.redactor(text))
-    except FileExistsError:
-        raise UsageError(
-            f"{path} is there already",
-            why="a profile is not written over",
-            next="give another NAME",
-        ) from None
+    _new_file(path, app.redactor(text))
     if lost:
         app.warn(f"{path.name} lacks what the ledger does not hold: {', '.join(lost)}")
     words = f"{choice.chosen.config.name} at {concurrency}: {choice.certainty.value}, {choice.why}"
@@ -259,18 +263,3 @@ def _write(app: App, book: Ledger, answer: Answer, concurrency: int, name: str) 
     )  # fmt: skip
     app.say(f"recorded as conclusion {finding}; ddops deploy TARGET --profile {name}")
     emit_line(str(path))
-
-
-def _new_file(path: Path, text: str) -> None:
-    from ddops.errors import UsageError
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(
-            f"{path} is there already",
-            why="a profile is not written over",
-            next="give another NAME",
-        ) from None

@@ -51,6 +51,7 @@ def restore(
     """
     from ddops.errors import UsageError
 
+    _inside(paths)
     hosts = app.select([target]).hosts
     if len(hosts) != 1:
         raise UsageError(f"{target} is {len(hosts)} hosts", why="a restore goes to one",
@@ -64,6 +65,22 @@ def restore(
         _paths(app, host, store, snapshot, paths, force, as_json)
     else:
         _whole(app, host, store, snapshot, force, lock_wait, as_json)
+
+
+def _inside(paths: tuple[str, ...]) -> None:
+    """Raise UsageError for a path that does not lie in a tree."""
+    from pathlib import PurePosixPath
+
+    from ddops.errors import UsageError
+
+    for path in paths:
+        pure = PurePosixPath(path)
+        if pure.is_absolute() or ".." in pure.parts:
+            raise UsageError(
+                f"{path} does not lie in the tree",
+                why="a path of --path is relative to the tree's top, and may not lead out of it",
+                next="ddops restore ID --to HOST --path srt/server_args.py",
+            )
 
 
 def _find(app: App, prefix: str, host: Host) -> tuple[Store, Snapshot]:

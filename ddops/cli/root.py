@@ -95,6 +95,9 @@ def _with_verbosity(command: click.Command) -> click.Command:
             _with_verbosity(child)
         return command
 
+    from ddops.cli.given import refuse_empty
+
+    refuse_empty(command)
     for flags, how, text in _SPEAKING:
         if not any(flags[0] in p.opts for p in command.params):
             option = click.Option(flags, expose_value=False, callback=_speak, help=text, **how)
@@ -117,6 +120,8 @@ def root(ctx: click.Context, project: str | None, verbose: int, quiet: bool) -> 
     """Prove, deploy, trace and withdraw: ops for patched SGLang."""
     from ddops.cli.app import App
 
+    if project == "":
+        raise click.BadParameter("it is empty; leave it out.", ctx, param_hint="'--project'")
     # `run` hands in its own redactor, so that an error it prints is masked like all else.
     redactor = ctx.obj if isinstance(ctx.obj, Redactor) else Redactor()
     ctx.obj = App(project or ".", verbose=verbose, quiet=quiet, redactor=redactor)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddops.cli.given import COUNT
 from ddops.cli.options import as_json, complete_targets, confirm, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
@@ -216,7 +217,7 @@ def verify(app: App, snapshot_id: str | None) -> None:
 
 
 @snapshot.command()
-@click.option("--keep", type=click.IntRange(1), help="How many of each tree stay.")
+@click.option("--keep", type=COUNT, help="How many of each tree stay.")
 @click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
 @yes
 @click.pass_obj

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddops.cli.given import COUNT
 from ddops.cli.options import as_json
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
@@ -80,7 +81,7 @@ def add(app: App, content: str, priority: str) -> None:
 
 
 @task.command()
-@click.argument("number", type=click.IntRange(1))
+@click.argument("number", type=COUNT)
 @click.option("--evidence", default="", metavar="TEXT", help="What shows that it is done.")
 @click.pass_obj
 def done(app: App, number: int, evidence: str) -> None:

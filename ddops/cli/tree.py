@@ -276,6 +276,7 @@ def _upstream(
 ) -> Upstream:  # fmt: skip
     """The one source that was named. A git source needs its commit."""
     import re
+    from zipfile import is_zipfile
 
     from ddops.errors import UsageError
     from ddops.snapshot.large import file_sha256
@@ -297,6 +298,9 @@ def _upstream(
     if wheel is not None:
         if not wheel.is_file():
             raise UsageError(f"no such file: {wheel}", next="--wheel FILE, a wheel on this machine")
+        if not is_zipfile(wheel):
+            raise UsageError(f"{wheel} is no wheel", why="a wheel is a zip file",
+                             next="--wheel FILE, a wheel on this machine")  # fmt: skip
         return Upstream("wheel", wheel.name, file_sha256(wheel), engine, inside, wheel)
     return Upstream("installed", str(installed), "installed", engine, inside)
 
@@ -334,18 +338,22 @@ def _written(
     folder: Path, made: list[tuple[str, bytes]], start: int, app: App, *, keep_names: bool = False
 ) -> list[Path]:
     """New files beside what is there, and their names at the end of `series`."""
+    from ddops.config.files import read_text, write_whole, writing
     from ddops.errors import RefusedError
 
-    folder.mkdir(parents=True, exist_ok=True)
     out = []
     for number, (name, data) in enumerate(made, start + 1):
         path = folder / (name if keep_names else f"{number:04d}-{name[:52]}.patch")
         if path.exists():
             raise RefusedError(f"{path} is there already", next="move it away, or use --into DIR")
         out.append((path, data))
-    for path, data in out:
-        path.write_bytes(data)
+    listed = folder / "series"
+    old = read_text(listed) if listed.exists() else ""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, data in out:
+            path.write_bytes(data)
     if out:
-        with (folder / "series").open("a", encoding="utf-8") as f:
-            f.writelines(f"{p.name}\n" for p, _ in out)
+        torn = "\n" if old and not old.endswith("\n") else ""
+        write_whole(listed, old + torn + "".join(f"{p.name}\n" for p, _ in out))
     return [p for p, _ in out]

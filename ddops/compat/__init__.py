@@ -1,6 +1,6 @@
 """Judging a host's facts: pure functions, one a check, and tables of what is known."""
 
-from ddops.compat.judge import Check, checks, judge_all, router_checks
+from ddops.compat.judge import Check, beside, checks, judge_all
 from ddops.compat.model import Finding, Launch, Subject
 from ddops.compat.subject import launch_of, subject_of
 from ddops.compat.waive import waive
@@ -10,10 +10,10 @@ __all__ = [
     "Finding",
     "Launch",
     "Subject",
+    "beside",
     "checks",
     "judge_all",
     "launch_of",
-    "router_checks",
     "subject_of",
     "waive",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 
-from ddops.compat.judge import judge_all
+from ddops.compat.judge import judge_all, simulated
 from ddops.compat.model import Finding, Launch
 from ddops.compat.subject import launch_of, subject_of
 from ddops.compat.waive import waive
@@ -14,7 +14,6 @@ from ddops.engines import launch_spec
 from ddops.errors import RefusedError, UsageError
 from ddops.inventory import Inventory
 from ddops.inventory.model import Host, Waiver
-from ddops.model import Verdict
 from ddops.probe import Facts
 
 
@@ -44,8 +43,7 @@ def judge_host(
     """
     findings = waive(judge_all(subject_of(facts, host, launch, router=router)), waivers, host, day)
     if facts.simulated:
-        words = "simulated: a recorded host, no hardware"
-        findings.insert(0, Finding("SIMULATED", "Facts", Verdict.INFO, words, "", "I", "host"))
+        findings.insert(0, simulated())
     return findings
 
 

@@ -11,6 +11,7 @@ from ddops.compat import tables
 from ddops.compat.model import ROUTER_ALONE, Finding, Look, Outcome, Subject
 from ddops.compat.router_host import ROUTER_RULES
 from ddops.compat.rules import driver, fabric, gpu, host, launch, p2p, pcie, python, toolchain
+from ddops.compat.waive import idle
 from ddops.model import Verdict
 
 Rule = Callable[[Look], Outcome]
@@ -44,9 +45,21 @@ def checks() -> tuple[Check, ...]:
 
 
 @cache
-def router_checks() -> tuple[Check, ...]:
-    """What is judged of a service's router, which no chain holds: it may be there many times."""
-    return tuple(_check(r, ROUTER_RULES[str(r["id"])]) for r in tables.table("router_checks").rows)
+def beside() -> tuple[Check, ...]:
+    """Rows that no chain holds: of a service's router, which may be there many times, and of the
+    judgement itself."""
+    rules: dict[str, Callable[..., object]] = {
+        **ROUTER_RULES,
+        "SIMULATED": simulated,
+        "WAIVER": idle,
+    }
+    return tuple(_check(r, rules[str(r["id"])]) for r in tables.table("beside").rows)
+
+
+def simulated() -> Finding:
+    """A recorded host tries the machinery. What is found there proves nothing of a GPU."""
+    words = "simulated: a recorded host, no hardware"
+    return Finding("SIMULATED", "Facts", Verdict.INFO, words, "", "I", "host")
 
 
 @cache

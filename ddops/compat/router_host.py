@@ -92,7 +92,7 @@ def _port(one: RouterOnCheck) -> Finding:
     return found(Verdict.PASS, f"{where} is free; the router does not run")
 
 
-#: The function behind each row of `data/router_checks.toml`; its docstring is the row's why.
+#: The function behind each row of `data/beside.toml`; its docstring is the row's why.
 ROUTER_RULES: Mapping[str, Callable[..., Finding]] = {
     "ROUTER": about,
     "ROUTER-ENV": _env,

@@ -17,7 +17,7 @@ from ddops.errors import DdopsError
 from ddops.probe.version import minor, parse
 
 NAMES = ("gpus", "toolkits", "drivers", "torch", "triton", "sglang", "kernels", "backends",
-         "errors", "xid", "nccl", "checks", "router_checks")  # fmt: skip
+         "errors", "xid", "nccl", "checks", "beside")  # fmt: skip
 _CHECK_KEYS = ("id", "group", "severity", "tier", "title", "probe", "rule", "mend", "sources")
 _ROW_KEYS = {
     "gpus": ("cc", "name", "family", "host_class", "fabric", "first_ctk", "driver_floor",
@@ -30,7 +30,7 @@ _ROW_KEYS = {
     "kernels": ("name", "version", "cuda_major", "common_ops", "flashmla", "flash_ops", "ptx"),
     "errors": ("code", "meaning", "check"),
     "checks": _CHECK_KEYS,
-    "router_checks": _CHECK_KEYS,
+    "beside": _CHECK_KEYS,
 }  # fmt: skip
 
 

@@ -22,11 +22,11 @@ def waive(
     mine = {w.check: w for w in waivers if w.covers(host)}
     known = {f.check for f in findings}
     out = [_one(f, mine[f.check], today) if f.check in mine else f for f in findings]
-    idle = [
+    useless = [
         w for w in mine.values()
         if w.check not in known or not any(f.refuses for f in findings if f.check == w.check)
     ]  # fmt: skip
-    return out + [_idle(w, known, today) for w in idle]
+    return out + [idle(w, known, today) for w in useless]
 
 
 def _one(finding: Finding, waiver: Waiver, today: date) -> Finding:
@@ -38,7 +38,8 @@ def _one(finding: Finding, waiver: Waiver, today: date) -> Finding:
     return replace(finding, waived=words)
 
 
-def _idle(waiver: Waiver, known: set[str], today: date) -> Finding:
+def idle(waiver: Waiver, known: set[str], today: date) -> Finding:
+    """What nothing needs any more would lie in wait for the next failure of its check."""
     words = f"{waiver.check} is waived until {waiver.until}, and "
     if waiver.check not in known:
         seen, verdict = words + "no check has that name", Verdict.WARN

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from ddops.config.files import read_regular, reason
+from ddops.config.files import MISSHAPEN, parse_json, read_regular, reason
 from ddops.errors import DdopsError, RefusedError
 
 MARK = ".ddops-rendered"
@@ -78,11 +78,11 @@ def _own(target: Path) -> dict[str, str] | None:
 
 def _read_mark(path: Path) -> dict[str, str] | None:
     try:
-        mark = json.loads(_read(path, _MARK_LIMIT))
+        mark = parse_json(_read(path, _MARK_LIMIT))
         if mark["schema"] != SCHEMA:
             return None
         return {str(name): str(value) for name, value in mark["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except MISSHAPEN:
         return None
 
 

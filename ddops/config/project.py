@@ -102,6 +102,7 @@ def lookup(project: Project, name: str) -> Path:
     raise UsageError(
         f"neither the project nor the package has {name}",
         why=f"looked in {project.root} and {data_root()}",
+        next=f"write {project.root / pure}, or correct the name where it is asked for",
     )
 
 

@@ -58,11 +58,28 @@ def parse_toml(text: str, path: Path, name: str) -> Document:
         line = text.count("\n", 0, match.start()) + 1
         raise fault(name, "more than 128 words joined by dots; no key of ours is", line=line)
     try:
-        return Document(path, name, text, tomllib.loads(text))
+        document = Document(path, name, text, tomllib.loads(text))
+        wide = _wide(document.data)
     except RecursionError:
         raise fault(name, "lists or tables are nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError is one; so is a number past Python's limit
         raise _syntax(name, text, error) from None
+    if wide is not None:
+        raise ConfigError([document.problem(wide, "a number of more than 64 bits")])
+    return document
+
+
+def _wide(node: object, at: KeyPath = ()) -> KeyPath | None:
+    """Where a number stands that TOML itself does not promise to carry, and no ledger holds."""
+    if isinstance(node, int):
+        return None if -(1 << 63) <= node < 1 << 63 else at
+    rows: list[tuple[str | int, object]] = []
+    if isinstance(node, dict):
+        rows = [*node.items()]
+    elif isinstance(node, list):
+        rows = [*enumerate(node)]
+    found = (_wide(value, (*at, key)) for key, value in rows)
+    return next((path for path in found if path is not None), None)
 
 
 def shown(path: Path, base: Path | None = None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddops.config.files import parse_json, read_text
 from ddops.engines import LaunchSpec, launch_spec, release_content, release_digest
 from ddops.engines.sglang import server_identity
 from ddops.errors import DdopsError
@@ -79,7 +80,7 @@ def build_release(
         if profile.spec.algorithm != "none"
         else "",
     )
-    text = lookup(service.golden).read_text(encoding="utf-8") if service.golden else None
+    text = read_text(lookup(service.golden)) if service.golden else None
     return Release(
         digest=release_digest(content),
         content=content,
@@ -94,9 +95,9 @@ def build_release(
 def staged_release(digest: str, files: Mapping[str, str]) -> Release:
     """A release as it lies on a host. Raises when its content is not what its name says."""
     try:
-        content = json.loads(files["release.json"])
+        content = parse_json(files["release.json"])
         named = content.pop("digest")
-        meta = json.loads(files["gates.json"])
+        meta = parse_json(files["gates.json"])
         spec = content["spec"]
         launch = LaunchSpec(
             tuple(spec["argv"]), tuple(sorted(spec["env"].items())),

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from ddops.config.files import read_text
 from ddops.deploy.release import UNIT_PATHS, Release
 from ddops.engines import LaunchSpec, release_content, release_digest
 from ddops.inventory.router import Routed
@@ -60,6 +61,6 @@ def router_release(routed: Routed, lookup: Lookup) -> Release:
 
 
 def _version(lookup: Lookup) -> str:
-    text = lookup("requirements/router.lock").read_text(encoding="utf-8")
+    text = read_text(lookup("requirements/router.lock"))
     line = next(x for x in text.splitlines() if x.startswith("sglang-router=="))
     return line.split()[0].replace("==", "-")

@@ -10,11 +10,11 @@ counts. A requirement that cannot be measured is unknown, and unknown does not p
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ddops.config.files import MISSHAPEN, parse_json, reason
 from ddops.errors import ConfigError, Problem
 from ddops.model import GateResult, Verdict
 
@@ -57,7 +57,7 @@ class Golden:
 def parse_golden(text: str, file: str) -> Golden:
     """Read a golden file; anything odd about it is an error, since a gate hangs on it."""
     try:
-        raw = json.loads(text)
+        raw = parse_json(text)
         if raw["schema"] != GOLDEN_SCHEMA:
             raise ValueError(f"schema is {raw['schema']!r}, want {GOLDEN_SCHEMA!r}")
         rows = tuple((str(p["id"]), tuple(int(i) for i in p["output_ids"])) for p in raw["prompts"])
@@ -67,9 +67,9 @@ def parse_golden(text: str, file: str) -> Golden:
             raise ValueError("two prompts with one id")
         if any(not p["input_ids"] for p in raw["prompts"]):
             raise ValueError("a prompt without input tokens")
-    except (ValueError, KeyError, TypeError) as error:
+    except MISSHAPEN as error:
         raise ConfigError(
-            [Problem(file, 0, "", f"not a golden file: {error}")], next="make it anew"
+            [Problem(file, 0, "", f"not a golden file: {reason(error)}")], next="make it anew"
         ) from error
     return Golden(rows)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddops.command import ALONE, cmd
+from ddops.config.files import parse_json
 from ddops.errors import CommandFailed
 from ddops.layout import HostLayout
 from ddops.model import State
@@ -168,7 +168,7 @@ def observe(
 def parse_observation(text: str) -> Observation:
     """Parse what `hostside/observe.py` printed; a wrong schema is an error, never a guess."""
     try:
-        return observation_of(json.loads(text))
+        return observation_of(parse_json(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CommandFailed(
             "the host's observation is not readable",

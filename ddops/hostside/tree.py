@@ -120,6 +120,13 @@ def fetch(repo, source, want):
 
 def wheel(path):
     """Files of a released wheel, each against the hash its RECORD names."""
+    try:
+        yield from unpacked(path)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
+        raise Refused("no-wheel", why="it is no whole zip file: %s" % error) from None
+
+
+def unpacked(path):
     with zipfile.ZipFile(path) as archive:
         record = next((n for n in archive.namelist() if n.endswith(".dist-info/RECORD")), None)
         if record is None:

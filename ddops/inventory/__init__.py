@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         resolve,
         services_on,
     )
-    from ddops.inventory.waive import add_waiver
+    from ddops.inventory.waive import add_waivers
 
 _HOME = {
     "checks": ("GateRule", "parse_gate"),
@@ -58,7 +58,7 @@ _HOME = {
         "resolve",
         "services_on",
     ),
-    "waive": ("add_waiver",),
+    "waive": ("add_waivers",),
 }
 
 __all__ = [
@@ -74,7 +74,7 @@ __all__ = [
     "Service",
     "Spec",
     "Waiver",
-    "add_waiver",
+    "add_waivers",
     "hosts_of",
     "json_schema",
     "load",

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddops.config.files import read_text, writing
 from ddops.errors import DdopsError, LockHeldError, RefusedError, UsageError
 from ddops.events import Event, Reporter
 from ddops.lab import boot, hold, needs, netplan, rootfs, slurm
@@ -208,7 +209,7 @@ class Lab:
         says `simulated` is gated by them.
         """
         name = f"k26-{spec.gpu}"
-        shipped = self.lookup(f"inventory/services/{name}.toml").read_text(encoding="utf-8")
+        shipped = read_text(self.lookup(f"inventory/services/{name}.toml"))
         names = json.dumps(spec.names())
         text = re.sub(r"^hosts = .*$", f"hosts = {names}", shipped, count=1, flags=re.MULTILINE)
         folder = self.paths.inventory / "services"
@@ -218,7 +219,7 @@ class Lab:
 
     def _write_job(self) -> None:
         """The shipped service, with the one line that hands it to Slurm."""
-        shipped = self.lookup("inventory/services/tiny.toml").read_text(encoding="utf-8")
+        shipped = read_text(self.lookup("inventory/services/tiny.toml"))
         folder = self.paths.inventory / "services"
         folder.mkdir(mode=0o700)
         (folder / "tiny.toml").write_text(f'engine = "slurm"\n{shipped}')
@@ -250,8 +251,10 @@ class Lab:
     def _locked(self) -> Iterator[Path]:
         """One `up` or `down` at a time; a second one is told, not queued."""
         lock = self.paths.dir.with_suffix(".flock")
-        lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with lock.open("w") as f:
+        with writing(lock):
+            lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            f = lock.open("w")
+        with f, writing(self.paths.dir):
             try:
                 fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

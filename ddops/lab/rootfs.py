@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from ddops.config.files import read_data, read_text
 from ddops.errors import CommandFailed, RefusedError
 from ddops.lab.needs import PATH
 from ddops.render import Lookup
@@ -27,7 +28,7 @@ def ensure(cache: Path, lookup: Lookup, say: Callable[[str], None]) -> Path:
     suite, lines = apt_sources(_apt("apt-get", "indextargets", "--format", _FIELDS,
                                     "Created-By: Packages"))  # fmt: skip
     packages, customize = lookup("lab/systemd/packages.txt"), lookup("lab/systemd/customize")
-    recipe = hashlib.sha256(packages.read_bytes() + customize.read_bytes()).hexdigest()[:12]
+    recipe = hashlib.sha256(read_data(packages) + read_data(customize)).hexdigest()[:12]
     folder = cache / "rootfs"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     target = folder / f"{suite}-{recipe}"
@@ -35,7 +36,7 @@ def ensure(cache: Path, lookup: Lookup, say: Callable[[str], None]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
             say(f"building the root filesystem of lab hosts ({suite}, once): about half a minute")
-            _build(target, suite, lines, packages_in(packages.read_text("utf-8")), customize)
+            _build(target, suite, lines, packages_in(read_text(packages)), customize)
     return target
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ddops.config.files import parse_json
 from ddops.errors import UsageError
 
 #: What a lab host can pretend to be; only `cpu` runs a real engine.
@@ -136,7 +137,7 @@ class LabState:
 
     @staticmethod
     def load(text: str) -> LabState:
-        raw = json.loads(text)
+        raw = parse_json(text)
         return LabState(
             LabSpec(**raw["spec"]),
             tuple(LabHost(**h) for h in raw["hosts"]),

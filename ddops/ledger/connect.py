@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ddops.errors import DdopsError
+from ddops.errors import DdopsError, UsageError
 
 BUSY_S = 10.0
 #: "ddop": how `file` and we tell a ledger from another SQLite database.
@@ -154,6 +154,12 @@ def errors(path: Path, doing: str = "use") -> Iterator[None]:
         yield
     except sqlite3.Error as e:
         raise _explain(e, path, doing) from e
+    except OverflowError as e:
+        raise UsageError(
+            f"cannot {doing} the ledger {path}",
+            why="a number is too large: it holds whole numbers of 64 bits",
+            next="give a smaller number",
+        ) from e
 
 
 def _code(error: sqlite3.Error) -> int:

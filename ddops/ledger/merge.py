@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddops.errors import DdopsError, RefusedError
+from ddops.errors import DdopsError, RefusedError, UsageError
 from ddops.ledger import chain, connect, guards, schema, verify
 from ddops.ledger.chain import Scalar, quoted
 from ddops.ledger.records import Head
@@ -35,8 +35,7 @@ class Merging(Store):
         """
         if other.resolve() == self.path.resolve():
             raise RefusedError("a ledger cannot be merged into itself", next="name another file")
-        with closing(connect.connect(other, readonly=True)) as theirs:
-            pending = schema.check(theirs, other)
+        pending = _missing(other)
         if pending:
             raise RefusedError(
                 f"{other} is older than this ddops",
@@ -81,6 +80,19 @@ class Merging(Store):
                 f"{other} changed while it was read", why=f"{count} rows", next="merge again"
             )
         return Merged(ledger=name, rows=count, head=new)
+
+
+def _missing(other: Path) -> list[str]:
+    """Migrations that the other file lacks. What is no ledger is not the file that was meant."""
+    try:
+        with closing(connect.connect(other, readonly=True)) as theirs:
+            if not theirs.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise DdopsError(f"{other} is not a ledger", why="it is empty")
+            return schema.check(theirs, other)
+    except RefusedError:
+        raise
+    except DdopsError as error:
+        raise UsageError(error.what, why=error.why, next="name a ledger.db of ddops") from error
 
 
 def _chains(conn: sqlite3.Connection) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ddops.command import cmd, python
+from ddops.config.files import MISSHAPEN, parse_json, reason
 from ddops.errors import CommandFailed, DdopsError
 from ddops.hostside import source
 from ddops.model import digest
@@ -145,14 +145,14 @@ def without_python(transport: Transport, python_bin: str) -> DdopsError:
 def parse_facts(text: str) -> Facts:
     """Parse a collection. Anything that is not of the known schema is an error."""
     try:
-        raw = json.loads(text)
+        raw = parse_json(text)
         if raw["schema"] not in READABLE:
             raise ValueError(f"schema {raw['schema']!r}, want {SCHEMA!r}")
         return _facts(raw)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except MISSHAPEN as error:
         raise DdopsError(
             "the collection of facts is not readable",
-            why=f"{type(error).__name__}: {error}",
+            why=reason(error),
             next="collect it anew with this version of ddops",
         ) from error
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from ddops.config.files import read_text
 from ddops.inventory.model import Host, Service
 from ddops.inventory.setup import read_setup
 from ddops.layout import HostLayout
@@ -142,7 +143,7 @@ class Provision:
             # The stand-in has no weights: it answers golden prompts from this file.
             steps.append(FileStep(f"golden:{service.name}", "the stand-in's answers", side,
                                   f"{self.layout.models}/golden.json",
-                                  self.lookup(service.golden).read_text(encoding="utf-8"),
+                                  read_text(self.lookup(service.golden)),
                                   0o644))  # fmt: skip
         return steps
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddops import __version__
+from ddops.config.files import read_text
 from ddops.errors import RefusedError
 from ddops.transport.files import tree_digest
 
@@ -53,7 +54,7 @@ class EnvRecipe:
         else:
             where, form = self.folder / "trees/sglang/version.py", r'^__version__ = "([^"]+)"'
             name = "sim"
-        text = where.read_text(encoding="utf-8") if where.is_file() else ""
+        text = read_text(where) if where.is_file() else ""
         found = re.search(form, text, re.MULTILINE)
         return f"{name}-{found.group(1)}" if found else name
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddops.command import cmd
+from ddops.config.files import read_data
 from ddops.errors import CommandFailed, DdopsError, RefusedError
 from ddops.hostside import joined
 from ddops.inventory.model import Host
@@ -130,7 +131,7 @@ def _resources(kind: str, host: Host, setup: SetupTable, lookup: Lookup) -> Iter
 
 def _content(table: FileTable, host: Host, lookup: Lookup) -> bytes:
     if table.source is not None:
-        return lookup(table.source).read_bytes()
+        return read_data(lookup(table.source))
     if table.template is not None:
         values = {"host": host.name, "engine_dir": host.engine_dir, "vars": dict(host.vars)}
         return render(lookup, table.template, values).encode()

@@ -13,18 +13,20 @@ are asked for nothing outside of what was measured.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ddops.config.files import parse_json
 from ddops.errors import UsageError
 from ddops.recommend.model import Candidate, Config
 
 #: Rows of one request that kernels take at once; one row more costs a whole tile.
 TILE = 8
+#: Far beyond any tree: a log with more is no log of steps.
+MOST_BUDGET = 1 << 20
 #: A budget whose prediction is within this share of the best is as good.
 AS_GOOD = 0.02
 
@@ -41,6 +43,8 @@ def acceptance(steps: Iterable[Mapping[str, object]]) -> tuple[float, ...]:
         size, paths = step.get("budget"), step.get("path")
         if not isinstance(size, int) or not isinstance(paths, list) or size < 1:
             raise ValueError(f"step {n} has no budget and path")
+        if size > MOST_BUDGET:
+            raise ValueError(f"step {n} has budget {size}, more than {MOST_BUDGET}")
         if budget is None:
             budget, hits = size, [0] * size
         if size != budget:
@@ -59,7 +63,7 @@ def acceptance(steps: Iterable[Mapping[str, object]]) -> tuple[float, ...]:
 def read_steps(text: str, name: str) -> tuple[float, ...]:
     """`acceptance` of JSON lines as DDTREE's step log writes them."""
     try:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        rows = [parse_json(line) for line in text.splitlines() if line.strip()]
         if not all(isinstance(r, dict) for r in rows):
             raise ValueError("a line is no JSON object")
         return acceptance(rows)

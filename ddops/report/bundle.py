@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ddops import __version__
 from ddops.command import Redactor
+from ddops.config.files import parse_json
 from ddops.errors import DdopsError, UsageError
 from ddops.ledger import Ledger
 
@@ -85,7 +86,7 @@ def _opened(row: Mapping[str, object]) -> dict[str, object]:
         elif isinstance(value, str) and value[:1] in "{[":
             # A text that only begins like JSON stays a text.
             with suppress(ValueError):
-                value = json.loads(value)
+                value = parse_json(value)
         out[key] = value
     return out
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddops.bench.target import by
 from ddops.command import Redactor
 from ddops.config import paths
-from ddops.errors import DdopsError, RefusedError
+from ddops.config.files import read_text, unwritten
+from ddops.errors import RefusedError
 from ddops.ledger import Ledger
 from ddops.report.collect import Findings
 from ddops.report.compose import compose
@@ -49,7 +51,7 @@ def as_text(
     document = masked(compose(found, draw=html), redactor)
     if not html:
         return render_markdown(document)
-    return render_html(document, lookup("templates/report.css").read_text(encoding="utf-8"))
+    return render_html(document, read_text(lookup("templates/report.css")))
 
 
 def write_report(book: Ledger, found: Findings, out: Path, text: str) -> Written:
@@ -59,10 +61,9 @@ def write_report(book: Ledger, found: Findings, out: Path, text: str) -> Written
         part.write_text(text, encoding="utf-8")
         part.replace(out)
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise DdopsError(
-            f"cannot write {out}", why=error.strerror or str(error), next=f"ls -ld {out.parent}"
-        ) from error
+        with suppress(OSError):  # of a folder that is no folder, too
+            part.unlink()
+        raise unwritten(out, error) from error
     sha = hashlib.sha256(text.encode()).hexdigest()
     return Written(out, sha, _record(book, found, out, sha))
 

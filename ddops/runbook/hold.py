@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ddops.errors import DdopsError, LockHeldError
+from ddops.config.files import unwritten
+from ddops.errors import LockHeldError
 
 
 @contextmanager
@@ -20,7 +21,7 @@ def holding(state: Path, run_id: str, by: str) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise DdopsError(f"{path} cannot be locked", why=str(error)) from error
+        raise unwritten(path, error) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ddops.config.files import parse_json
 from ddops.errors import DdopsError
 from ddops.model import canonical, digest
 
@@ -137,7 +137,7 @@ def parse_manifest(raw: bytes, expected: str) -> Manifest:
             next="ddops snapshot verify",
         )
     try:
-        content = json.loads(raw)
+        content = parse_json(raw)
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']!r}, want {SCHEMA!r}")
         made = Manifest(expected, content)

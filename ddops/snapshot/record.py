@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ddops import __version__
+from ddops.config.files import read_data
 from ddops.errors import DdopsError, UsageError
 from ddops.inventory.model import Host
 from ddops.probe import Facts
@@ -81,7 +82,7 @@ def history_files(captured: Mapping[str, object]) -> dict[str, bytes]:
 def _series(code: object, upstream: str | None, lookup: Lookup) -> dict[str, bytes]:
     """The patches that the running code was made with; else the project's for that engine."""
     if not isinstance(code, dict):
-        return {f"series/{p.name}": p.read_bytes() for p in series_files(upstream, lookup)}
+        return {f"series/{p.name}": read_data(p) for p in series_files(upstream, lookup)}
     rows = _rows(code["patches"])
     files = {f"series/{r['name']}": base64.b64decode(str(r["data"])) for r in rows}
     files["series/series"] = "".join(f"{r['name']}\n" for r in rows).encode()

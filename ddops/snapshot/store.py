@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddops.config.files import writing
 from ddops.errors import DdopsError, UsageError
 from ddops.gitio import Repo
 from ddops.snapshot.model import Manifest, Snapshot, parse_manifest
@@ -39,15 +40,18 @@ class Store:
         return self.dir / "incoming"
 
     def ensure(self) -> None:
-        for folder in (self.dir, self.dir / "large", self.incoming):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with writing(self.dir):
+            for folder in (self.dir, self.dir / "large", self.incoming):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.repo.ensure()
 
     @contextmanager
     def locked(self, what: str = "store") -> Iterator[None]:
         """One writer of the store, or one user of a place, at a time in this project."""
         self.ensure()
-        with (self.dir / f"{what}.lock").open("w") as f:
+        with writing(self.dir):
+            f = (self.dir / f"{what}.lock").open("w")
+        with f:
             fcntl.flock(f, fcntl.LOCK_EX)
             yield
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddops.config.files import writing
 from ddops.errors import UsageError
 from ddops.transport.hostkeys import append_known_host, load_known_hosts
 from ddops.transport.policy import ConnectPolicy
@@ -29,7 +30,8 @@ class Shown:
     def pin(self, *, replace: bool = False) -> None:
         """Write it into the known_hosts file that ssh is configured with."""
         name = self.settings.key_names[0]  # holds the port already, where it is another than 22
-        append_known_host(self.file, f"{name} {self.kind} {self.key}", replace=replace)
+        with writing(self.file):
+            append_known_host(self.file, f"{name} {self.kind} {self.key}", replace=replace)
 
 
 def look_at_key(target: SshTarget, policy: ConnectPolicy | None = None) -> Shown:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddops.command import python, sh
+from ddops.config.files import read_data
 from ddops.errors import CommandFailed, DdopsError, LockHeldError, RefusedError
 from ddops.hostside import joined
 from ddops.inventory.model import Host
@@ -21,6 +22,8 @@ from ddops.tree.series import Series
 
 DEADLINE_S = 1800.0
 PIECE = 32 << 20
+#: A bigger wheel is refused: it is read whole.
+MOST_WHEEL = 1 << 30
 #: Linux takes words of 128 KiB, and sshd hands over a whole command as one.
 MOST_WORD = 96_000
 _APPEND = """
@@ -112,7 +115,7 @@ class ManagedTree:
         folder = f"{self.layout.state}/incoming"
         make_dirs(self.transport, self.layout.state, folder, mode=0o700)
         target = f"{folder}/{secrets.token_hex(6)}.whl"
-        data = upstream.wheel.read_bytes()
+        data = read_data(upstream.wheel, most=MOST_WHEEL)
         for start in range(0, max(1, len(data)), PIECE):
             piece = data[start : start + PIECE]
             command = sh(_APPEND, target, str(start), str(start + len(piece))).with_stdin(piece)

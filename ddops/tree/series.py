@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddops.config.files import read_data, read_text
 from ddops.errors import ConfigError, Problem, UsageError
 from ddops.model import digest
 
@@ -72,7 +73,7 @@ def read_series(engine: str, lookup: Lookup) -> Series:
     listed = folder / "series"
     problems: list[Problem] = []
     patches: list[Patch] = []
-    lines = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
+    lines = read_text(listed).splitlines() if listed.is_file() else []
     shown = f"patches/{engine}/series"
     for number, line in enumerate(lines, 1):
         name = line.split("#", 1)[0].strip()
@@ -83,7 +84,7 @@ def read_series(engine: str, lookup: Lookup) -> Series:
             problems.append(Problem(shown, number, name, wrong))
             continue
         try:
-            patches.append(parse_patch(name, (folder / name).read_bytes()))
+            patches.append(parse_patch(name, read_data(folder / name)))
         except ValueError as error:
             problems.append(Problem(f"patches/{engine}/{name}", 0, "", str(error)))
     if problems:

@@ -15,7 +15,9 @@ from pathlib import Path
 import click
 import pytest
 
+from ddops.cli.check import HEADER
 from ddops.cli.root import COMMANDS, root
+from ddops.compat import beside, checks
 from ddops.errors import DdopsError, ExitCode
 from ddops.layout import HostLayout
 from tests.guards.commandline import ANY, fault, found_in
@@ -202,3 +204,34 @@ def test_the_page_of_faults_is_fresh_and_names_real_tests() -> None:
         timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr or "stale: tools/gen_faults_reference.py"
+
+
+#: Words of the form of a check's id that are none; GPU-09 is the one that a page lets you add.
+NO_CHECKS = {
+    "AEON-7", "GLM-5", "GPU-09", "MATH-500", "NAME-VERSION", "NVIDIA-B300", "SHA-1", "SHA-256",
+    "TRT-LLM", "UTF-8",
+}  # fmt: skip
+
+
+def test_checks_that_pages_name_are_there() -> None:
+    known = {c.id for c in (*checks(), *beside())}
+    assert {"ROUTER-ENV", "SIMULATED", "WAIVER"} <= known
+    word = re.compile(r"(?<![\w-])[A-Z]+-[A-Z0-9]+(?![\w-])")
+    unknown = {
+        f"{name}: {found}"
+        for name in pages()
+        for found in word.findall((ROOT / name).read_text(encoding="utf-8"))
+        if found not in known | NO_CHECKS
+    }
+    assert not unknown
+
+
+def test_pages_show_the_table_of_checks_as_it_is() -> None:
+    shown = {
+        f"{name}: {line}"
+        for name in pages()
+        for line in (ROOT / name).read_text(encoding="utf-8").splitlines()
+        if {"VERDICT", "CHECK"} <= set(words := line.split())
+        and tuple(words) not in (HEADER, HEADER[1:])
+    }
+    assert not shown

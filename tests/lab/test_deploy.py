@@ -281,7 +281,7 @@ def test_the_very_launch_is_judged_before_the_old_service_stops(
     until_day = ("--reason", "our fork has it", "--until", "2099-01-01")
     lab.run("check", serving.name, "--waive", "RUN-01", *until_day)
     waived = lab.run("deploy", serving.name, "--profile", name)
-    (lab.root / "inventory/waivers.toml").unlink()
+    (lab.root / ".ddops/lab/inventory/waivers.toml").unlink()
     assert "waived: RUN-01 until 2099-01-01" in waived.err
     assert waived.rc == 4, "the installed engine has the last word"
     assert "nearest is --cuda-graph-max-bs" in waived.err

@@ -155,7 +155,7 @@ def test_what_cannot_be_is_refused(case: tuple[Run, dict[str, list[str]]]) -> No
         (("recommend", "--concurrency", "1", "--write", "x"), 4, "launch options were not told"),
         (("recommend", "--concurrency", "16", "--write", "x"), 4, "undecided"),
         (("report", "--service", "other"), 4, "no run of other"),
-        (("report", "--out", "no/such/folder.md"), 1, "cannot write"),
+        (("report", "--out", "no/such/folder.md"), 1, "cannot be written"),
     ):  # fmt: skip
         done = run(*argv)
         assert done.code == code, argv

@@ -96,7 +96,7 @@ def host_03(look: Look) -> Outcome:
         if governor != "performance":
             bad.append(f"governor {governor}")
     lost = [r["bdf"] for r in look.chain.pci or () if r.get("numa") == "-1"]
-    nodes = {r.get("numa") for r in look.chain.pci or ()}
+    nodes = {str(r.get("numa")) for r in look.chain.pci or ()}
     if lost and len(nodes) > 1:
         bad.append(f"GPUs without a NUMA node: {', '.join(map(str, lost))}")
     if bad:

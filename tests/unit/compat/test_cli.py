@@ -6,6 +6,8 @@ To see it fail: let `_refusal` in ddops/cli/check.py return None.
 from __future__ import annotations
 
 import json
+import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from ddops.cli import root as root_module
 from ddops.cli.app import App
-from ddops.compat import router_checks
+from ddops.compat import beside
 from ddops.hostside import source
 from ddops.transport.fake import FakeTransport
 from tests.unit.compat import hosts
@@ -104,7 +106,7 @@ def test_explain(drive: Drive, capsys: pytest.CaptureFixture[str]) -> None:
     assert drive("check") == 2
 
 
-@pytest.mark.parametrize("check", [c.id for c in router_checks()])
+@pytest.mark.parametrize("check", [c.id for c in beside()])
 def test_a_row_of_a_router_is_explained_and_never_waived(
     drive: Drive, project: Path, capsys: pytest.CaptureFixture[str], check: str
 ) -> None:
@@ -211,6 +213,8 @@ def test_a_waiver_is_written_where_people_read_it_and_holds(
         ("--waive", "FAB-02", "--reason", "x", "--until", "tomorrow"),
         ("--waive", "FAB-02", "--reason", "x\ny", "--until", "2099-01-01"),
         ("--waive", "FAB-02", "--reason", " ", "--until", "2099-01-01"),
+        ("--waive", "FAB-02", "--reason", "x" * 501, "--until", "2099-01-01"),
+        ("--waive", "FAB-02", "--waive", "ROUTER", "--reason", "x", "--until", "2099-01-01"),
     ],
 )
 def test_half_a_waiver_is_none(
@@ -219,6 +223,58 @@ def test_half_a_waiver_is_none(
     file = bad_power(drive, tmp_path)
     assert drive("check", "b300", "--facts", file, *wish) == 2
     assert not (project / "inventory/waivers.toml").exists()
+
+
+UNTIL = ("--until", "2099-01-01")
+
+
+def test_several_checks_are_waived_at_once(drive: Drive, project: Path, tmp_path: Path) -> None:
+    file, wish = bad_power(drive, tmp_path), ("--waive", "fab-02", "--waive", "GPU-06")
+    again = ("--waive", "FAB-02", "--reason", "x" * 500, *UNTIL)
+    assert drive("check", "b300", "--facts", file, *wish, *again) == 0
+    rows = tomllib.loads((project / "inventory/waivers.toml").read_text())["waiver"]
+    assert [r["check"] for r in rows] == ["FAB-02", "GPU-06"]
+
+
+INLINE = 'waiver = [{check="GPU-06", on=["b300"], reason="r", owner="o", until=2099-01-31}]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (INLINE, 'add to the list `waiver` of inventory/waivers.toml: { check = "FAB-02", on ='),
+        ("#" * (1 << 20), "it would be larger than 1 MiB"),
+    ],
+)
+def test_a_waiver_that_would_break_the_file_is_not_written(
+    text: str, says: str, drive: Drive, project: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    file, mine = bad_power(drive, tmp_path), project / "inventory/waivers.toml"
+    mine.write_text(text)
+    assert (
+        drive("check", "b300", "--facts", file, "--waive", "FAB-02", "--reason", "x", *UNTIL) == 4
+    )
+    assert says in capsys.readouterr().err
+    assert mine.read_text() == text
+    assert drive("host", "list") == 0
+
+
+def test_a_waiver_of_a_lab_host_goes_with_the_lab(
+    drive: Drive, project: Path, tmp_path: Path
+) -> None:
+    lab = project / ".ddops/lab/inventory"
+    lab.mkdir(parents=True)
+    (project / "inventory/hosts.toml").write_text(HOSTS.split("[hosts.b300]")[0])
+    (lab / "hosts.toml").write_text('[hosts.lab1]\nssh = "lab1"\nclass = "nvlink"\n')
+    file = keep(tmp_path / "f.json", "b300")
+    assert (
+        drive("check", "lab1", "--facts", file, "--waive", "FAB-02", "--reason", "x", *UNTIL) == 0
+    )
+    assert not (project / "inventory/waivers.toml").exists()
+    assert "FAB-02" in (lab / "waivers.toml").read_text()
+    shutil.rmtree(lab)
+    assert drive("host", "list") == 0
 
 
 @pytest.mark.parametrize(
