@@ -96,6 +96,7 @@ def _rows(app: App, host: Host, service: Service) -> list[Row]:
 
 def _outcome(host: Host, service: Service, outcome: list[Row] | Exception) -> Exception | None:
     from ddops.deploy import Same
+    from ddops.deploy.drift import mends
     from ddops.errors import PendingError
 
     if isinstance(outcome, Exception):
@@ -104,5 +105,5 @@ def _outcome(host: Host, service: Service, outcome: list[Row] | Exception) -> Ex
     if not odd:
         return None
     return PendingError(
-        f"{host.name}: {service.name} drifted: {', '.join(odd)}", next=f"ddops deploy {host.name}"
+        f"{host.name}: {service.name} drifted: {', '.join(odd)}", next=mends(host.name, outcome)
     )

@@ -229,6 +229,12 @@ class Deploy:
             self._say(f"flags: {warning}")
         if found.faults:
             self.record.fail("flags_ok", "; ".join(found.faults), found.evidence)
+            if found.broken:
+                raise RefusedError(
+                    f"{self.service.host.name}: the engine's environment is not whole",
+                    why="; ".join((*found.broken, *found.faults)),
+                    next=f"ddops provision {self.service.host.name}",
+                )
             raise RefusedError(
                 f"{self.service.host.name}: the installed engine does not take this launch",
                 why="; ".join(found.faults),

@@ -75,6 +75,7 @@ class Service:
     log: list[str] = field(default_factory=list)
     left: tuple[int, ...] = ()
     flag_faults: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
     @property
     def node(self) -> Node:
@@ -89,7 +90,7 @@ class Service:
 
     def preflight(self, *_: object) -> Preflight:
         self._do("preflight")
-        return Preflight("0.5.23", self.flag_faults, ())
+        return Preflight("0.5.23", self.flag_faults, (), bool(self.broken), self.broken)
 
     def standing(self) -> Standing:
         return Standing(Links(self.current, self.committed), "systemd")
@@ -341,6 +342,18 @@ def test_a_line_the_installed_engine_does_not_take_stops_nothing(
         run.deploy.run()
     assert "nearest is --y" in caught.value.why
     assert run.service.log == ["preflight"]
+    assert run.states()["flags_ok"] == "fail"
+
+
+def test_an_engine_without_its_environment_names_what_builds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fault = "ModuleNotFoundError: No module named 'sglang'"
+    run = make(monkeypatch, Service(flag_faults=(fault,), broken=("lib is missing",)))
+    with pytest.raises(RefusedError, match="environment is not whole") as caught:
+        run.deploy.run()
+    assert caught.value.why == f"lib is missing; {fault}"
+    assert caught.value.next.startswith("ddops provision ")
     assert run.states()["flags_ok"] == "fail"
 
 
