@@ -23,8 +23,8 @@ def environment_wrong(transport: Transport, host: Host, python: str) -> tuple[st
     done = transport.run(cmd(host.python, *ALONE, "-c", source("env_whole"), folder),
                          deadline_s=LOOK_S)  # fmt: skip
     try:
-        seen = json.loads(done.out) if done.ok else None
-        if seen is None and done.ok:
+        seen = json.loads(done.out) if done.ok else {}
+        if seen is None:
             return (f"{folder} is not there",)
         return tuple(str(w) for w in seen["wrong"])
     except (ValueError, KeyError, TypeError):

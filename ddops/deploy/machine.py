@@ -336,6 +336,7 @@ class Deploy:
         """Go back to the last committed release, gated. Returns what the caller raises."""
         what, host = _said(error), self.service.host.name
         self.record.give_up("rolling_back", what, {"to": previous})
+        self.record.leaving = True
         self._say(f"going back to {short(previous) if previous else 'nothing served'}")
         self.stop = Stop()  # the user's wish to stop is being carried out by this
         if self.party is not None:

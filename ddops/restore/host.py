@@ -36,6 +36,7 @@ from ddops.restore.release import (
 )
 from ddops.restore.tree import TreeOnHost
 from ddops.snapshot.model import Snapshot
+from ddops.snapshot.note import note
 from ddops.snapshot.store import Store
 from ddops.transport import Transport
 from ddops.transport.files import make_dirs, write_file
@@ -274,14 +275,7 @@ def _proven(
         raise CommandFailed(f"{tree.host.name}: the mark of the restore stays", rc=done.rc,
                             stderr=done.err)  # fmt: skip
     with tools.ledger() as ledger:
-        ledger.add_snapshot(
-            manifest.id,
-            host=manifest.host,
-            tree=manifest.tree_hash,
-            release=manifest.release,
-            manifest=manifest.content,
-            at=manifest.at,
-        )
+        note(ledger, manifest)
         ledger.add_drill(
             manifest.id,
             place=f"host:{tree.host.name}",

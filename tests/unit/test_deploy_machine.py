@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
@@ -158,6 +158,7 @@ class Ledger:
     def __init__(self) -> None:
         self.rows: list[tuple[str, str]] = []
         self.broken = False
+        self.refuses: tuple[str, ...] = ()
 
     def add_transition(self, _op: str, state: str, verdict: Outcome, _e: object) -> int:
         if self.broken:
@@ -165,8 +166,9 @@ class Ledger:
         self.rows.append((state, verdict.value))
         return len(self.rows)
 
-    def add_launch(self, *_: object, **__: object) -> None:
-        return
+    def add_launch(self, *_: object, release: str, **__: object) -> None:
+        if release in self.refuses:
+            raise DdopsError("the ledger refused to add a row of launch")
 
     def batch(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -380,6 +382,22 @@ def test_a_failure_behind_the_stop_brings_the_old_one_back(
     assert (run.service.current, run.service.committed, run.service.running) == (OLD, OLD, OLD)
     assert "golden cd" in run.service.log  # the way back is gated too
     assert (run.states()["rolling_back"], run.states()["restored"]) == ("fail", "ok")
+
+
+def test_a_way_back_needs_no_row_of_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What served before serves again, whatever a ledger says that does not know it."""
+    run = make(monkeypatch, Service(fail={"golden ab": [BOOM]}))
+    run.ledger.refuses = (OLD,)
+    with pytest.raises(RolledBackError, match="serves again"):
+        run.deploy.run()
+    assert run.service.running == OLD
+    told = cast("ListReporter", run.deploy.report)
+    assert "is not on record: the ledger refused" in " ".join(e.message for e in told.events)
+    run = make(monkeypatch)
+    run.ledger.refuses = (NEW,)
+    with pytest.raises(RolledBackError, match="serves again"):  # on the way there it is a fault
+        run.deploy.run()
+    assert run.service.running == OLD
 
 
 def test_a_first_deploy_goes_back_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
