@@ -82,7 +82,8 @@ def check(
 ) -> None:
     """Judge hosts: can they run what they are for?
 
-    Exit 4 when a blocker or an error fails, or a required answer is missing. UNKNOWN is never PASS.
+    Exit 4 when a blocker or an error fails, or a required answer is missing, on one of the hosts or
+    on all; 9 when some of them could not be asked. UNKNOWN is never PASS.
     A waived check still fails and says so; it refuses nothing until its day is over.
 
     \b
@@ -95,8 +96,8 @@ def check(
     ddops check b300 --waive GPU-06 --reason "by the PSU" --until 2027-01-31
     ddops check --explain DRV-03
     """
-    from ddops.cli.app import end_together
-    from ddops.errors import UsageError
+    from ddops.cli.verdicts import end_verdicts
+    from ddops.errors import RefusedError, UsageError
 
     if explain:
         _explain(explain, as_json)
@@ -124,7 +125,8 @@ def check(
         _emit_diff(seen)
     else:
         _emit_table(seen, everything)
-    end_together([(h.name, _refusal(h, o)) for h, o in outcomes], app.report)
+    ends = [(h.name, _refusal(h, o)) for h, o in outcomes]
+    end_verdicts(ends, app.report, RefusedError, "are not fit")
 
 
 def _judged(

@@ -54,7 +54,7 @@ def show(app: App, what: str, limit: int, as_json: bool) -> None:
         emit_json(what, rows)
     elif rows:
         header = [k.upper().replace("_", " ") for k in rows[0]]
-        emit_table(header, [[_cell(k, v, short) for k, v in r.items()] for r in rows])
+        emit_table(header, [[_cell(k, v, short) for k, v in r.items()] for r in rows], wrapping=2)
     else:
         app.say("no cell has a valid run" if what == "cells" else f"no {what} recorded")
 
