@@ -82,8 +82,8 @@ def check(
 ) -> None:
     """Judge hosts: can they run what they are for?
 
-    Exit 4 when a blocker or an error fails, or a required answer is missing, on one of the hosts or
-    on all; 9 when some of them could not be asked. UNKNOWN is never PASS.
+    Exit 4 when a blocker or an error fails on a host, or a required answer is missing; 9 when some
+    hosts could not be asked. UNKNOWN is never PASS.
     A waived check still fails and says so; it refuses nothing until its day is over.
 
     \b
@@ -126,7 +126,7 @@ def check(
     else:
         _emit_table(seen, everything)
     ends = [(h.name, _refusal(h, o)) for h, o in outcomes]
-    end_verdicts(ends, app.report, RefusedError, "are not fit")
+    end_verdicts(ends, app.report, RefusedError, "not fit")
 
 
 def _judged(

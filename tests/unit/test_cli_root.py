@@ -290,8 +290,8 @@ def test_verdicts_of_several_hosts() -> None:
         end_verdicts([("a", None), ("c", lost)], report, errors.PendingError, "drifted")
     assert blind.value.exit_code is ExitCode.PARTIAL
     unfit = errors.RefusedError("b: not fit: GPU-01")
-    with pytest.raises(errors.RefusedError, match="1 of 2 hosts are not fit: b"):
-        end_verdicts([("a", None), ("b", unfit)], report, errors.RefusedError, "are not fit")
+    with pytest.raises(errors.RefusedError, match="1 of 2 hosts not fit: b"):
+        end_verdicts([("a", None), ("b", unfit)], report, errors.RefusedError, "not fit")
 
 
 def test_outcomes_of_several_hosts() -> None:
