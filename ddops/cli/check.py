@@ -82,8 +82,7 @@ def check(
 ) -> None:
     """Judge hosts: can they run what they are for?
 
-    Exit 4 when a blocker or an error fails on a host, or a required answer is missing; 9 when some
-    hosts could not be asked. UNKNOWN is never PASS.
+    Exit 4 when a blocker or an error fails, or a required answer is missing. UNKNOWN is never PASS.
     A waived check still fails and says so; it refuses nothing until its day is over.
 
     \b
