@@ -68,6 +68,8 @@ def _cell(key: str, value: object, short: Callable[[str], str]) -> str:
     text = str(value)
     if key in ("at", "started"):
         return text[:19].replace("T", " ")
+    if key == "run":
+        return short(text)
     return short(text) if key in ("release", "value") and len(text) == 64 else text
 
 

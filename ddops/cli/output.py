@@ -91,9 +91,12 @@ def _widths(
         widths[best] -= min(gains[best], over)
         narrowed.add(best)
     if sum(widths) > room:
-        tight = _shares(natural[fixed:], room - sum(widths[:fixed]), least=8)
-        if sum(widths[:fixed]) + sum(tight) <= room:
-            widths[fixed:] = tight
+        left = room - sum(widths[:fixed])
+        *words, last = least[fixed:]
+        for tight in ([*words, left - sum(words)], _shares(natural[fixed:], left, least=8)):
+            if min(tight) >= min(8, last) and sum(tight) <= left:
+                widths[fixed:] = tight
+                break
     return widths, narrowed
 
 

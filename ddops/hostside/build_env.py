@@ -15,6 +15,7 @@ distribution's own RECORD, and by the names of what lies there.
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import time
 
-from ddops.hostside.env_whole import LISTING, listing, seen
+from ddops.hostside.env_whole import LISTING, SITES, listing, seen
 
 SCHEMA = "ddops.env/1"
 
@@ -85,6 +86,10 @@ def clear(target):
     mark = os.path.join(target, "env.json")
     if os.path.lexists(mark):
         os.unlink(mark)
+    if glob.glob(os.path.join(glob.escape(target), SITES, "*.before-*")):
+        # A restore has put somebody's tree aside there: that is not ours to throw away.
+        os.rename(target, "%s.before-%d" % (target, time.time()))
+        return
     shutil.rmtree(target)
 
 

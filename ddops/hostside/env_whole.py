@@ -18,7 +18,7 @@ import sys
 
 #: What a build left: paths below the environment, a line each; `env.json` holds its hash.
 LISTING = "listing.txt"
-LISTED = ("bin/*", "lib/python*/site-packages/*", "lib/python*/site-packages/*/*")
+SITES = "lib/python*/site-packages"
 #: The smallest question that an interpreter answers: no site, no packages.
 ASK = "import sys; print('%d.%d' % sys.version_info[:2])"
 START_S = 20
@@ -94,11 +94,17 @@ def built_paths(folder, record):
 
 
 def listing(folder):
-    """What there is to record: scripts, and packages two levels deep."""
-    found = {os.path.relpath(p, folder) for part in LISTED
-             for p in glob.glob(os.path.join(glob.escape(folder), part))}  # fmt: skip
-    kept = sorted(p for p in found if "__pycache__" not in p)
-    return b"".join(os.fsencode(p) + b"\0" for p in kept if os.path.exists(os.path.join(folder, p)))
+    """What there is to record: scripts, packages, and what lies in a folder that many packages
+    share. Below a package it is code, which a hand may edit: `ddops drift` tells of it."""
+    base = glob.escape(folder)
+    found = glob.glob(os.path.join(base, "bin", "*"))
+    for path in glob.glob(os.path.join(base, SITES, "*")):
+        found.append(path)
+        if os.path.isdir(path) and not os.path.exists(os.path.join(path, "__init__.py")):
+            found += glob.glob(os.path.join(glob.escape(path), "*"))
+    kept = sorted(os.path.relpath(p, folder) for p in found
+                  if "__pycache__" not in p and os.path.exists(p))  # fmt: skip
+    return b"".join(os.fsencode(p) + b"\0" for p in kept)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,10 @@ class EnvStep:
         wrong = [str(w) for w in seen["wrong"]]
         if not wrong and seen["digest"] != self.recipe.digest:
             wrong = [f"it was built of {str(seen['digest'])[:12]}"]
-        return Proposal(Change.UPDATE, (f"build again {build}", *wrong)) if wrong else NOTHING
+        if not wrong:
+            return NOTHING
+        edits = f"an edit by hand there is gone then: ddops snapshot {self.side.transport.host}"
+        return Proposal(Change.UPDATE, (f"build again {build}", *wrong, f"{edits} keeps it"))
 
     def apply(self) -> None:
         inputs = self.side.layout.inputs(self.recipe.digest)

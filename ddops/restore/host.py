@@ -24,9 +24,11 @@ from ddops.deploy.release import Release
 from ddops.errors import CommandFailed, DdopsError, Interrupted, RefusedError
 from ddops.events import Event
 from ddops.inventory.model import Host, Service
+from ddops.layout import HostLayout
 from ddops.ledger import Ledger
 from ddops.model import short
-from ddops.plan import Proposal, apply_plan, make_plan
+from ddops.plan import Plan as ProvisionPlan
+from ddops.plan import Proposal, Step, apply_plan, make_plan
 from ddops.provision import EngineCode, EnvRecipe, Provision
 from ddops.restore.release import (
     recorded_code,
@@ -121,11 +123,13 @@ def restore_host(
         steps = _provision(transport, host, service, snapshot, tools, work)
         make_dirs(transport, tree.layout.state, mode=0o700)
         with lock.holding(transport, tree.layout, owner, wait_s=tools.deploy.lock_wait_s):
+            # Judged before the old tree goes aside: an environment is not broken for that.
+            planned = _planned(host, steps)
             kept = _aside(tree, service, plan, stamp, tools)
             marker = f"{tree.layout.state}/restoring"
             write_file(transport, marker, f"{manifest.id}\n".encode(), 0o600)
-            if steps is not None:
-                _apply(transport, host, steps, tools)
+            if steps is not None and planned is not None:
+                _apply(transport, host, steps.layout, planned, tools)
             tools.deploy.stop.check("before the tree was laid down")
             # Whatever is there now came with the environment, or from a run that was killed.
             tree.lay(replace=True)
@@ -203,11 +207,19 @@ def _stop(old: ServiceOnHost) -> None:
                          why=f"processes left: {list(state.left)}")  # fmt: skip
 
 
-def _apply(transport: Transport, host: Host, provision: Recorded, tools: Tools) -> None:
+def _planned(host: Host, provision: Recorded | None) -> tuple[ProvisionPlan, list[Step]] | None:
+    if provision is None:
+        return None
     steps = provision.steps()
-    plan = make_plan(host.name, steps)
+    return make_plan(host.name, steps), steps
+
+
+def _apply(
+    transport: Transport, host: Host, layout: HostLayout,
+    planned: tuple[ProvisionPlan, list[Step]], tools: Tools,
+) -> None:  # fmt: skip
+    plan, steps = planned
     report = tools.deploy.report
-    layout = provision.layout
 
     def journal(step: str, state: str) -> None:
         at = tools.deploy.clock.now().isoformat(timespec="seconds")

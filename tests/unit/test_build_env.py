@@ -146,7 +146,9 @@ def upgraded(env: Path) -> None:
 BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "lib": (lambda e: shutil.rmtree(e / "lib"), "lib is missing"),
     "a package": (lambda e: shutil.rmtree(site(e) / "engine"), "site-packages/engine is missing"),
-    "a part of one": (lambda e: shutil.rmtree(site(e) / "other/srt"), "other/srt is missing"),
+    "one of a shared folder": (
+        lambda e: shutil.rmtree(site(e) / "shared/cudnn"), "shared/cudnn is missing"
+    ),
     "another version": (
         lambda e: (site(e) / "other-1.0.dist-info").rename(site(e) / "other-2.0.dist-info"),
         "other-1.0.dist-info is missing",
@@ -171,7 +173,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """An environment of two packages, and what builds it."""
     folder = tmp_path_factory.mktemp("built")
     other = package(folder / "made", "other")
-    trees = [str(folder / "trees/engine"), other, f"{other}-1.0.dist-info"]
+    for name in ("cudnn", "nccl"):
+        (folder / "made/shared" / name).mkdir(parents=True)
+    shared = str(folder / "made/shared")
+    trees = [str(folder / "trees/engine"), other, f"{other}-1.0.dist-info", shared]
     words = spec(folder, trees=trees)
     assert build(words)["built"] is True
     return folder / "env/abc", words
@@ -232,3 +237,26 @@ def test_scripts_that_are_sent_as_one_have_no_name_twice() -> None:
         defined = re.findall(r"^(?:def|class) (\w+)|^(\w+) = ", joined(*names), re.MULTILINE)
         flat = [a or b for a, b in defined if (a or b) != "main"]
         assert sorted(set(flat)) == sorted(flat)
+
+
+def test_code_that_a_hand_edited_is_no_broken_environment(built: tuple[Path, list[str]]) -> None:
+    env, _ = built
+    folder = site(env) / "other/srt"
+    shutil.rmtree(folder)
+    (site(env) / "other/by_hand.py").touch()
+    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    (site(env) / "other/by_hand.py").unlink()
+    folder.mkdir()
+
+
+def test_a_tree_that_was_put_aside_there_is_not_thrown_away(tmp_path: Path) -> None:
+    words = spec(tmp_path)
+    build(words)
+    env = tmp_path / "env/abc"
+    aside = site(env) / "engine.before-20260101"
+    (site(env) / "engine").rename(aside)
+    (aside / "mine.py").write_text("MINE = 1\n")
+    assert build(words)["built"] is True
+    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    (kept,) = (tmp_path / "env").glob("abc.before-*/lib/python3*/site-packages/*/mine.py")
+    assert kept.read_text() == "MINE = 1\n"
