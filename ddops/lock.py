@@ -165,9 +165,13 @@ def take(
     owner: Owner,
     *,
     wait_s: float = 0.0,
-    sleep: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], None] = time.sleep,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Take the lock, waiting up to `wait_s`; `LockHeldError` names the owner.
+
+    `pause` sleeps between two tries, and raises when nobody wants to wait any more; `tell` hears
+    once for whom it waits.
 
     A lock whose holder has certainly ended, as after a kill, is taken over: there is nobody to
     ask, and what it left half done is what this run looks at first.
@@ -196,7 +200,10 @@ def take(
                 if stale
                 else "wait for it (--lock-wait SECONDS)",
             )
-        sleep(1.0)
+        if not waited:
+            holder = held.describe() if held else "a run that has just ended"
+            tell(f"waiting up to {wait_s:g} s for the lock of {holder}")
+        pause(1.0)
         waited += 1.0
 
 
@@ -244,14 +251,20 @@ class Lease:
 
 @contextmanager
 def holding(
-    transport: Transport, layout: HostLayout, owner: Owner, *, wait_s: float = 0.0
+    transport: Transport,
+    layout: HostLayout,
+    owner: Owner,
+    *,
+    wait_s: float = 0.0,
+    pause: Callable[[float], None] = time.sleep,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Lease]:
     """Hold the lock for a block, its heart beating meanwhile.
 
     When the host cannot be reached at the end, the lock stays and goes stale; the error of the
     block, if there is one, is not hidden by that.
     """
-    take(transport, layout, owner, wait_s=wait_s)
+    take(transport, layout, owner, wait_s=wait_s, pause=pause, tell=tell)
     stop, lease = threading.Event(), Lease(transport.host)
     heart = threading.Thread(
         target=_beat,

@@ -122,7 +122,11 @@ def restore_host(
         work = Path(folder)
         steps = _provision(transport, host, service, snapshot, tools, work)
         make_dirs(transport, tree.layout.state, mode=0o700)
-        with lock.holding(transport, tree.layout, owner, wait_s=tools.deploy.lock_wait_s):
+        with lock.holding(
+            transport, tree.layout, owner, wait_s=tools.deploy.lock_wait_s,
+            pause=tools.deploy.stop.pause,
+            tell=lambda words: tools.deploy.report.emit(Event("lock", words, host.name)),
+        ):  # fmt: skip
             # Judged before the old tree goes aside: an environment is not broken for that.
             planned = _planned(host, steps)
             kept = _aside(tree, service, plan, stamp, tools)
