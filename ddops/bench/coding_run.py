@@ -24,7 +24,7 @@ from ddops.bench.coding import (
 from ddops.bench.coding_extract import Rule
 from ddops.bench.coding_tasks import Task, TaskSet
 from ddops.bench.plan import LoadPlan, Request
-from ddops.bench.target import Proof, Target, by, device_of, prove
+from ddops.bench.target import Proof, Target, by, device_of, prove, unknown_start
 from ddops.errors import RefusedError
 from ddops.ledger import Cell, Identity, Ledger, NewRun, NewSample, Run, Status
 from ddops.model import GateResult, Verdict
@@ -181,7 +181,7 @@ class CodingBench:
         good = gate.verdict is Verdict.PASS and bound
         words = f"gate {gate.name}: {gate.verdict.value}: {gate.message}"
         if not bound:
-            words = f"the ledger here does not know the start {proof.nonce}"
+            words = unknown_start(proof)
         status = Status.VALID if good else Status.INVALID if bound else Status.UNBOUND
         with self.ledger.batch():
             self.ledger.add_cell(cell)

@@ -29,7 +29,7 @@ from ddops.bench.exactness import (
 from ddops.bench.plan import Where
 from ddops.bench.sampled import VERSION as SAMPLED
 from ddops.bench.sampled import judge_sampled, sampling_plan, scores, scoring_plan
-from ddops.bench.target import Proof, Target
+from ddops.bench.target import Proof, Target, unknown_start
 from ddops.bench.validity import Finding
 from ddops.events import Event, Level, Reporter
 from ddops.gates.golden import judge_golden, nearness
@@ -68,7 +68,7 @@ class Gatekeeper:
             why = "the service lists no gate, so nothing shows that its answers are right"
             return Gated((), (Finding(Status.UNBOUND, "gates", why),))
         if proof.launch is None:
-            why = f"the ledger here does not know the start {proof.nonce}"
+            why = unknown_start(proof)
             return Gated((), (Finding(Status.UNBOUND, "launch", why),))
         results = [r for c in self._within(proof, levels) for r in self._golden(proof, c, listed)]
         if "sampled" in listed:

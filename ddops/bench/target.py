@@ -89,7 +89,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Which start of which release answers. `launch` None: the ledger here does not know it."""
+    """Which start of which release answers. `launch` None: this ledger has no row of it."""
 
     weight_version: str
     nonce: str
@@ -120,9 +120,22 @@ def prove(target: Target, ledger: Ledger) -> Proof:
             why=f"it says it is {said!r}, the record says {seen.launch.weight_version!r}",
             next=f"ddops deploy {where}",
         )
-    launch = seen.launch
-    return Proof(
-        launch.weight_version, launch.nonce, launch.release, ledger.launch(launch.nonce), seen
+    launch, known = seen.launch, known_start(ledger, seen.launch.nonce)
+    return Proof(launch.weight_version, launch.nonce, launch.release, known, seen)
+
+
+def known_start(ledger: Ledger, nonce: str) -> Launch | None:
+    """The ledger's own row of a start. Another's, that was brought in, is none: no row of this one
+    may refer to it."""
+    found = ledger.launch(nonce)
+    return found if found is not None and found.ledger == ledger.ledger_id else None
+
+
+def unknown_start(proof: Proof) -> str:
+    """Why a run is not bound to a start. A deploy that finds all unchanged writes nothing down."""
+    return (
+        f"the ledger here does not know the start {proof.nonce}: another ledger has its deploy;"
+        " ddops bench sweep starts one that this one knows"
     )
 
 

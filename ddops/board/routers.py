@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # deploy brings the ledger with it: who shows a router does w
     from ddops.inventory.router import Routed
 
 SCHEMA = "ddops.router-look/1"
-HEADER = ("ROUTER", "HOST", "STATE", "URL", "REPLICA", "HEALTH", "RELEASE", "NONCE", "NOTE")
+HEADER = ("REPLICA", "HEALTH", "RELEASE", "NONCE", "NOTE")
 #: A look asks every replica too, 6 s for one that is silent: it may take twice a host's time.
 PATIENCE_S = 2 * EVERY_S
 UNKNOWN, NOT_KNOWN = "UNKNOWN", "?"
@@ -181,16 +181,18 @@ def served(look: RouterLook) -> str:
     return f"{sum(r.health == _HEALTHY for r in look.replicas)}/{len(look.replicas)} ok"
 
 
-def rows(state: RouterState, now: float) -> list[tuple[str, ...]]:
-    """One line a replica, behind what is said of the router itself."""
+def head(state: RouterState, now: float) -> str:
+    """The router itself, in one line."""
     look, spec = now_of(state, now), state.spec
     tag = f" [{spec.origin}]" if spec.origin not in ("", "project") else ""
-    head = (spec.name, spec.host + tag, look.state, spec.url)
-    if not look.replicas:
-        return [(*head, "-", "-", "-", "-", look.why)]
+    why = f": {look.why}" if look.why else ""
+    return f"{spec.name} on {spec.host}{tag} at {spec.url} is {look.state}{why}"
+
+
+def rows(state: RouterState, now: float) -> list[tuple[str, ...]]:
+    """One line a replica."""
     return [
-        (*head, r.name, r.health, short(r.release), r.nonce, look.why or r.note)
-        for r in look.replicas
+        (r.name, r.health, short(r.release), r.nonce, r.note) for r in now_of(state, now).replicas
     ]
 
 

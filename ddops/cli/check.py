@@ -99,8 +99,8 @@ def check(
     ddops check b300 --waive GPU-06 --reason "by the PSU" --until 2027-01-31
     ddops check --explain DRV-03
     """
-    from ddops.cli.app import end_together
-    from ddops.errors import UsageError
+    from ddops.cli.verdicts import end_verdicts
+    from ddops.errors import RefusedError, UsageError
 
     if explain:
         _explain(explain, as_json)
@@ -117,8 +117,7 @@ def check(
     waivers = _waived(app, hosts, waiver) if waiver else app.inventory.waivers
 
     def judged(h: Host) -> list[Finding]:
-        facts = _facts(app, h, facts_file, prove)
-        return _judged(app, h, service, facts, waivers, kept=bool(facts_file))
+        return _judged(app, h, service, facts_file, prove, waivers)
 
     outcomes = app.fan_out(hosts, judged)
     seen = [(h, o) for h, o in outcomes if not isinstance(o, Exception)]
@@ -128,23 +127,25 @@ def check(
         _emit_diff(seen)
     else:
         _emit_table(seen, everything)
-    end_together([(h.name, _refusal(h, o)) for h, o in outcomes], app.report)
+    ends = [(h.name, _refusal(h, o)) for h, o in outcomes]
+    end_verdicts(ends, app.report, RefusedError, "not fit")
 
 
 def _judged(
-    app: App, host: Host, service: str | None, facts: Facts, waivers: tuple[Waiver, ...],
-    *, kept: bool,
+    app: App, host: Host, service: str | None, facts_file: str | None, prove: bool,
+    waivers: tuple[Waiver, ...],
 ) -> list[Finding]:  # fmt: skip
     from ddops.cli.router_checks import router_findings
     from ddops.clock import SystemClock
     from ddops.compat.host import judge_host, launch_for
     from ddops.inventory.router import router_alone
 
+    facts = _facts(app, host, facts_file, prove)
     launch = launch_for(app.inventory, service, host) if service else None
     alone = router_alone(app.inventory, host)
     day = SystemClock().now().date()
     chain = judge_host(facts, host, launch, waivers, day, router=alone)
-    return [*router_findings(app, host, kept=kept), *chain]
+    return [*router_findings(app, host, kept=bool(facts_file)), *chain]
 
 
 def _facts(app: App, host: Host, path: str | None, prove: bool) -> Facts:

@@ -31,16 +31,17 @@ def drift(
 
     Holds the running command line and environment, the staged files, the engine's own code and
     what the inventory would deploy now against the release. Exit 8 when something differs or
-    cannot be seen.
+    cannot be seen, on one of the hosts or on all; 9 when some of them could not be asked.
 
     \b
     ddops drift b300
     ddops drift lab --json
     """
-    from ddops.cli.app import end_together
     from ddops.cli.output import emit_json, emit_line, emit_table
+    from ddops.cli.verdicts import end_verdicts
     from ddops.deploy import Same
     from ddops.deploy.rendered import refuse_kubernetes
+    from ddops.errors import PendingError
     from ddops.inventory import one_service_per_host
 
     pairs = one_service_per_host(app.select(target, limit, exclude))
@@ -70,7 +71,8 @@ def drift(
         for h, s, rows in seen:
             if all(r.verdict is Same.YES for r in rows):
                 emit_line(f"{h.name}: {s.name}: no drift, {len(rows)} things looked at")
-    end_together([(h.name, _outcome(h, s, o)) for (h, s), o in outcomes], app.report)
+    ends = [(h.name, _outcome(h, s, o)) for (h, s), o in outcomes]
+    end_verdicts(ends, app.report, PendingError, "drifted")
 
 
 def _rows(app: App, host: Host, service: Service) -> list[Row]:
@@ -96,6 +98,7 @@ def _rows(app: App, host: Host, service: Service) -> list[Row]:
 
 def _outcome(host: Host, service: Service, outcome: list[Row] | Exception) -> Exception | None:
     from ddops.deploy import Same
+    from ddops.deploy.drift import mends
     from ddops.errors import PendingError
 
     if isinstance(outcome, Exception):
@@ -104,5 +107,5 @@ def _outcome(host: Host, service: Service, outcome: list[Row] | Exception) -> Ex
     if not odd:
         return None
     return PendingError(
-        f"{host.name}: {service.name} drifted: {', '.join(odd)}", next=f"ddops deploy {host.name}"
+        f"{host.name}: {service.name} drifted: {', '.join(odd)}", next=mends(host.name, outcome)
     )

@@ -53,7 +53,7 @@ def show(app: App, what: str, limit: int, as_json: bool) -> None:
         emit_json(what, rows)
     elif rows:
         header = [k.upper().replace("_", " ") for k in rows[0]]
-        emit_table(header, [[_cell(k, v, short) for k, v in r.items()] for r in rows])
+        emit_table(header, [[_cell(k, v, short) for k, v in r.items()] for r in rows], wrapping=2)
     else:
         app.say("no cell has a valid run" if what == "cells" else f"no {what} recorded")
 
@@ -67,6 +67,8 @@ def _cell(key: str, value: object, short: Callable[[str], str]) -> str:
     text = str(value)
     if key in ("at", "started"):
         return text[:19].replace("T", " ")
+    if key == "run":
+        return short(text)
     return short(text) if key in ("release", "value") and len(text) == 64 else text
 
 

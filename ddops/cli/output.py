@@ -53,14 +53,14 @@ def table_lines(
     import textwrap
 
     cells = [[_plain(c) for c in row] for row in (header, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     fixed = len(header) - wrapping
-    room = width - sum(widths[:fixed]) - len(GAP) * (len(header) - 1)
-    widths[fixed:] = _shares(widths[fixed:], room)
+    widths, narrowed = _widths(cells, width, fixed)
     lines: list[str] = []
     for row in cells:
         wrapped = [
-            textwrap.wrap(c, max(w, 1), break_on_hyphens=False) or [""] if i >= fixed else [c]
+            textwrap.wrap(c, max(w, 1), break_on_hyphens=False) or [""]
+            if i >= fixed or i in narrowed
+            else [c]
             for i, (c, w) in enumerate(zip(row, widths, strict=True))
         ]
         for n in range(max(map(len, wrapped))):
@@ -69,12 +69,43 @@ def table_lines(
     return lines
 
 
-def _shares(natural: Sequence[int], room: int) -> list[int]:
-    """Widths for columns that wrap: the narrow ones whole, the others alike; 16 at least."""
+def _widths(
+    cells: Sequence[Sequence[str]], width: int, fixed: int
+) -> tuple[list[int], set[int]]:  # fmt: skip
+    """Each column's width, and which of the first `fixed` wrap too.
+
+    Those wrap where the table is too wide without: between words alone, so that an id stays one
+    piece, and the column first that gives the most. Then the wrapping columns go below 16.
+    """
+    natural = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    least = [max(len(w) for row in cells for w in (row[i] or " ").split(" "))
+             for i in range(len(cells[0]))]  # fmt: skip
+    room = width - len(GAP) * (len(natural) - 1)
+    widths, narrowed = list(natural), set[int]()
+    widths[fixed:] = _shares(natural[fixed:], room - sum(widths[:fixed]))
+    while (over := sum(widths) - room) > 0:
+        gains = {i: widths[i] - least[i] for i in range(fixed) if i not in narrowed}
+        best = max(gains, key=lambda i: gains[i], default=None)
+        if best is None or gains[best] == 0:
+            break
+        widths[best] -= min(gains[best], over)
+        narrowed.add(best)
+    if sum(widths) > room:
+        left = room - sum(widths[:fixed])
+        *words, last = least[fixed:]
+        for tight in ([*words, left - sum(words)], _shares(natural[fixed:], left, least=8)):
+            if min(tight) >= min(8, last) and sum(tight) <= left:
+                widths[fixed:] = tight
+                break
+    return widths, narrowed
+
+
+def _shares(natural: Sequence[int], room: int, least: int = 16) -> list[int]:
+    """Widths for columns that wrap: the narrow ones whole, the others alike; `least` at least."""
     out = list(natural)
     left, open_ = room, sorted(range(len(natural)), key=lambda i: natural[i])
     while open_:
         i = open_.pop(0)
-        out[i] = min(natural[i], max(left // (len(open_) + 1), 16))
+        out[i] = min(natural[i], max(left // (len(open_) + 1), least))
         left -= out[i]
     return out

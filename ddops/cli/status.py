@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,14 +90,20 @@ def _once(
     if as_json:  # the table shows nothing of the ledger
         fleet.apply(Heard(time.time(), "", Kind.BOOKS, read_books(app, fleet)()))
     _emit(fleet, wanted, as_json)
-    where = {r.name: r.spec.host for r in routers}
-    failed_hosts = {w.name for w, o in outcomes if isinstance(o, Exception)}
-    # A host that failed is named once, whatever else of it was asked.
-    told = [
-        (where.get(w.name, w.name), o) for w, o in outcomes
-        if where.get(w.name) not in failed_hosts
-    ]  # fmt: skip
-    end_together(told, app.report)
+    end_together(_by_host(outcomes, {r.name: r.spec.host for r in routers}), app.report)
+
+
+def _by_host(
+    outcomes: Sequence[tuple[HostWatch | RouterWatch | LostRouter, object]],
+    where: Mapping[str, str],
+) -> list[tuple[str, object]]:
+    """One outcome a host, whatever else of it was asked: its first failure, if any."""
+    told: dict[str, object] = {}
+    for one, outcome in outcomes:
+        host = where.get(one.name, one.name)
+        if not isinstance(told.get(host), Exception):
+            told[host] = outcome
+    return list(told.items())
 
 
 def _look(one: HostWatch | RouterWatch | LostRouter) -> dict[str, Any]:
@@ -117,19 +123,21 @@ def _emit(fleet: Fleet, wanted: set[str], as_json: bool) -> None:
 
     from ddops.board import report
     from ddops.board import routers as behind
-    from ddops.cli.output import emit_json, emit_table
+    from ddops.cli.output import emit_json, emit_line, emit_table
 
     pairs, now = _pairs(fleet, wanted), time.time()
     if as_json:
-        rows = [report.document(h, s, fleet.books, now) for h, s in pairs]
-        emit_json("status", [*rows, *(behind.document(r, now) for r in fleet.routers.values())])
+        hosts = [report.document(h, s, fleet.books, now) for h, s in pairs]
+        emit_json("status", [*hosts, *(behind.document(r, now) for r in fleet.routers.values())])
         return
     if pairs:
         emit_table(report.HEADER, [report.row(h, s, now) for h, s in pairs])
     for n, router in enumerate(fleet.routers.values()):
         if pairs or n:
             click.echo()
-        emit_table(behind.HEADER, behind.rows(router, now))
+        emit_line(behind.head(router, now))
+        if rows := behind.rows(router, now):
+            emit_table(behind.HEADER, rows)
 
 
 def _watch(

@@ -14,6 +14,7 @@ from enum import Enum
 
 from ddops.command import cmd
 from ddops.deploy.code import code_seen
+from ddops.deploy.environment import environment_wrong
 from ddops.deploy.host import Links, ServiceOnHost
 from ddops.deploy.release import Release, release_files, staged_release
 from ddops.errors import CommandFailed, DdopsError
@@ -23,6 +24,8 @@ from ddops.model import State, Verdict, short
 SCHEMA = "ddops.drift/1"
 #: Hashing an engine's files takes seconds on a busy host.
 DEADLINE_S = 120.0
+#: The row of the engine's environment.
+ENVIRONMENT = "engine environment"
 #: What a release leaves open until it starts on the nodes of a job.
 PLACES = ("${rank}", "${dist_addr}")
 
@@ -83,6 +86,23 @@ def judge_drift(
         rows.append(_argv(launch, raw.get("argv"), running.weight_version))
         rows += _environ(_map(launch.get("env")), raw.get("environ"))
     return [*rows, *_code(raw.get("code"))]
+
+
+def environment_row(wrong: Sequence[str]) -> Row:
+    """The engine's environment against what its build recorded."""
+    if wrong and wrong[0].startswith("UNKNOWN"):
+        return Row(ENVIRONMENT, "as it was built", wrong[0], Same.UNKNOWN)
+    return Row(ENVIRONMENT, "as it was built", "; ".join(wrong) or "whole", _same(not wrong))
+
+
+def mends(host: str, rows: Sequence[Row]) -> str:
+    """The command that mends what drifted: a deploy builds no environment."""
+    odd = {r.what for r in rows if r.verdict is not Same.YES}
+    if ENVIRONMENT not in odd:
+        return f"ddops deploy {host}"
+    # Provision builds what the inventory wants: a release of other inputs needs the deploy, too.
+    then = f", then ddops deploy {host}" if odd - {ENVIRONMENT, "code"} else ""
+    return f"ddops provision {host}{then}"
 
 
 def judge_unit(found: Mapping[str, object]) -> list[Row]:
@@ -226,5 +246,7 @@ def drift_of(target: ServiceOnHost, seen: Observation, wanted: str | None) -> li
     raw = look_for_drift(target, seen)
     rows = judge_drift(seen, links, release, files, raw, follower=target.node.rank > 0)
     rows += judge_unit(target.unit_beside(release))
+    argv, _ = release.launch.expand({"engine_dir": target.host.engine_dir})
+    rows.append(environment_row(environment_wrong(target.transport, target.host, argv[0])))
     rows += _patched(code_seen(target, release), release)
     return [*rows, pending_row(wanted, links.current)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddops.command import ALONE, Cmd, Redactor, Secret, cmd, sh
+from ddops.deploy.environment import environment_wrong
 from ddops.deploy.preflight import Preflight, parse_preflight
 from ddops.deploy.release import Release, places, release_files
 from ddops.engines.sglang import LAUNCHER_WORDS
@@ -150,7 +151,11 @@ class ServiceOnHost:
                 why=done.err.strip()[-300:] or f"ended with {done.rc}",
                 next=f"ddops provision {self.host.name}",
             )
-        return parse_preflight(done.out, str(release.content["upstream"]).removeprefix("sglang-"))
+        upstream = str(release.content["upstream"]).removeprefix("sglang-")
+        found = parse_preflight(done.out, upstream)
+        if not found.silent:
+            return found
+        return replace(found, broken=environment_wrong(self.transport, self.host, argv[0]))
 
     def staged(self) -> tuple[str, ...]:
         """Digests of the releases that lie here, in no order."""

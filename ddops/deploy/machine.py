@@ -229,6 +229,12 @@ class Deploy:
             self._say(f"flags: {warning}")
         if found.faults:
             self.record.fail("flags_ok", "; ".join(found.faults), found.evidence)
+            if found.broken:
+                raise RefusedError(
+                    f"{self.service.host.name}: the engine's environment is not whole",
+                    why="; ".join((*found.broken, *found.faults)),
+                    next=f"ddops provision {self.service.host.name}",
+                )
             raise RefusedError(
                 f"{self.service.host.name}: the installed engine does not take this launch",
                 why="; ".join(found.faults),
@@ -330,6 +336,7 @@ class Deploy:
         """Go back to the last committed release, gated. Returns what the caller raises."""
         what, host = _said(error), self.service.host.name
         self.record.give_up("rolling_back", what, {"to": previous})
+        self.record.leaving = True
         self._say(f"going back to {short(previous) if previous else 'nothing served'}")
         self.stop = Stop()  # the user's wish to stop is being carried out by this
         if self.party is not None:

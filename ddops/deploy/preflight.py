@@ -13,15 +13,24 @@ SCHEMA = "ddops.preflight/1"
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What the engine's own parser said. `faults` are words for people, one an option."""
+    """What the engine's own parser said. `faults` are words for people, one an option.
+
+    `silent`: no parser answered, so nothing was said of the launch line. `broken` is then what is
+    wrong with the engine's environment.
+    """
 
     engine: str | None
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
+    silent: bool = False
+    broken: tuple[str, ...] = ()
 
     @property
     def evidence(self) -> dict[str, object]:
-        return {"engine": self.engine, "faults": self.faults, "warnings": self.warnings}
+        found: dict[str, object] = {
+            "engine": self.engine, "faults": self.faults, "warnings": self.warnings,
+        }  # fmt: skip
+        return found | ({"environment": self.broken} if self.broken else {})
 
 
 def parse_preflight(text: str, wanted: str) -> Preflight:
@@ -45,7 +54,8 @@ def parse_preflight(text: str, wanted: str) -> Preflight:
         faults.append(str(error)[:600])
     elif engine != wanted:
         faults.append(f"sglang {engine} is installed, and the release is for {wanted}")
-    return Preflight(engine if isinstance(engine, str) else None, tuple(faults), warnings)
+    known = engine if isinstance(engine, str) else None
+    return Preflight(known, tuple(faults), warnings, silent=bool(error))
 
 
 def _fault(row: Mapping[str, object]) -> str:

@@ -30,6 +30,8 @@ class Recorder:
     report: Reporter
     journal: Callable[[Sequence[Mapping[str, object]]], None]
     clock: Clock = field(default_factory=SystemClock)
+    #: On the way back: what cannot be written is said, and what serves is not given up for it.
+    leaving: bool = False
     _waiting: list[Mapping[str, object]] = field(default_factory=list)
 
     def locked(self, committed: str | None) -> None:
@@ -78,23 +80,35 @@ class Recorder:
         )
 
     def launch(self, launch: Launch, digest: str) -> None:
-        self.ledger.add_launch(
-            launch.nonce,
-            deployment=self.op_id,
-            host=self.host,
-            release=digest,
-            started=datetime.fromtimestamp(launch.started, UTC),
-        )
+        def write() -> None:
+            self.ledger.add_launch(
+                launch.nonce,
+                deployment=self.op_id,
+                host=self.host,
+                release=digest,
+                started=datetime.fromtimestamp(launch.started, UTC),
+            )
+
+        self._must(f"the start {launch.nonce}", write)
 
     def gates(self, results: Sequence[GateResult], nonce: str | None) -> None:
-        with self.ledger.batch():
-            for result in results:
-                self.ledger.add_gate(result, deployment=self.op_id, launch=nonce)
+        def write() -> None:
+            with self.ledger.batch():
+                for result in results:
+                    self.ledger.add_gate(result, deployment=self.op_id, launch=nonce)
+
+        self._must(", ".join(r.name for r in results), write)
+
+    def _must(self, what: str, write: Callable[[], None]) -> None:
+        if self.leaving:
+            self._try(what, write)
+        else:
+            write()
 
     def _row(
         self, state: str, verdict: Outcome, evidence: Mapping[str, object], *, soon: bool = False
     ) -> None:
-        self._ledger_row(state, verdict, evidence)
+        self._must(state, lambda: self._ledger_row(state, verdict, evidence))
         self._journal_row(state, verdict, {}, soon=soon)
 
     def _journal_row(

@@ -6,13 +6,14 @@ The calls run on the router's own host, through `hostside/router.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddops.command import Redactor, cmd
+from ddops.command import Redactor, cmd, python
 from ddops.deploy.host import ServiceOnHost
-from ddops.errors import CommandFailed
+from ddops.errors import CommandFailed, RefusedError
+from ddops.hostside import source
 from ddops.inventory.router import Routed
 from ddops.model import State
 from ddops.transport import Transport
@@ -98,6 +99,10 @@ def _replica(url: str, healthy: bool | None, said: object) -> ReplicaSeen:
     return ReplicaSeen(url, healthy, version, str(answer.get("error") or ""))
 
 
+class NotProvisionedError(RefusedError):
+    """The host has no scripts of ours: provision was never there."""
+
+
 @dataclass(frozen=True, slots=True)
 class RouterOnHost:
     """One service's router. `transport` is to the router's host."""
@@ -116,8 +121,20 @@ class RouterOnHost:
         )
 
     def look(self) -> RouterSeen:
-        """What the router serves, and who each of the inventory's replicas says it is."""
-        return parse_router(self._call("look", *(r.url for r in self.routed.replicas)))
+        """What the router serves, and who each of the inventory's replicas says it is.
+
+        Where provision has never been, the host is asked all the same: `why` says so of a router
+        that is down.
+        """
+        urls = [r.url for r in self.routed.replicas]
+        try:
+            return parse_router(self._call("look", *urls))
+        except NotProvisionedError:
+            seen = parse_router(self._call("look", *urls, sent=True))
+            if seen.state is State.UP:
+                return seen
+            unsure = f"; {seen.why}" if seen.state is State.UNKNOWN else ""
+            return replace(seen, why="not provisioned" + unsure)
 
     def remove(self, url: str) -> tuple[RouterSeen, Mapping[str, object]]:
         """No new request goes to `url`; refused, with `last`, for the last healthy replica."""
@@ -138,13 +155,23 @@ class RouterOnHost:
         model = str(self.routed.service.served_model_name)
         return self._call("ask", version, model, f"{seconds:g}", limit_s=seconds)
 
-    def _call(self, verb: str, *words: str, limit_s: float = 0.0) -> Mapping[str, object]:
+    def _call(
+        self, verb: str, *words: str, limit_s: float = 0.0, sent: bool = False
+    ) -> Mapping[str, object]:
+        """`sent`: the script goes with the call, to a host that has none."""
         place, table = self.place, self.routed.table
         script = f"{place.layout.hostside}/router.py"
-        argv: Sequence[str] = (
-            place.host.python, script, place.where.dir, table.listen, str(table.port), verb, *words,
-        )  # fmt: skip
-        done = self.transport.run(cmd(*argv), deadline_s=LOOK_DEADLINE_S + limit_s)
+        argv = (place.where.dir, table.listen, str(table.port), verb, *words)
+        interpreter = place.host.python
+        call = cmd(interpreter, script, *argv)
+        if sent:
+            call = python(source("router"), *argv, interpreter=interpreter)
+        done = self.transport.run(call, deadline_s=LOOK_DEADLINE_S + limit_s)
+        if not done.ok and "can't open file" in done.err:
+            raise NotProvisionedError(
+                f"{place.host.name}: not provisioned for a router",
+                next=f"ddops provision {place.host.name}",
+            )
         if not done.ok:
             raise CommandFailed(
                 f"{place.host.name}: the router of {self.routed.service.name} cannot be asked to"

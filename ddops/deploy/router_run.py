@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddops.deploy.drain import BACK_S
+from ddops.deploy.environment import environment_wrong
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
@@ -147,13 +148,16 @@ def _fit(router: RouterOnHost, release: Release) -> None:
     """Its environment and scripts are as provision leaves them."""
     place = router.place
     env = place.layout.env(str(release.content["lock"]))
-    for path in (f"{env}/env.json", f"{place.layout.hostside}/router_start.py"):
-        if read_file(place.transport, path) is None:
-            raise RefusedError(
-                f"{place.host.name}: not provisioned for a router",
-                why=f"{path} is not there",
-                next=f"ddops provision {place.host.name}",
-            )
+    wrong = environment_wrong(place.transport, place.host, f"{env}/bin/python")
+    start = f"{place.layout.hostside}/router_start.py"
+    if read_file(place.transport, start) is None:
+        wrong = (*wrong, f"{start} is not there")
+    if wrong:
+        raise RefusedError(
+            f"{place.host.name}: not provisioned for a router",
+            why="; ".join(wrong),
+            next=f"ddops provision {place.host.name}",
+        )
     before = place.observe(http=False)
     if port_is_foreign(before):
         raise RefusedError(

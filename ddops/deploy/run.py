@@ -24,11 +24,11 @@ from ddops.deploy.host import Links, ServiceOnHost, serves
 from ddops.deploy.machine import Deploy
 from ddops.deploy.party import Party, PartyStop
 from ddops.deploy.record import Recorder
-from ddops.deploy.release import Release, build_release
+from ddops.deploy.release import Release, build_release, staged_release
 from ddops.deploy.smoke import Smoke, skipped, smoke_of
 from ddops.deploy.stop import Stop
 from ddops.errors import DdopsError, RefusedError, UnreachableError
-from ddops.events import Event, Reporter
+from ddops.events import Event, Level, Reporter
 from ddops.gates import Observation
 from ddops.inventory.model import Host, Profile, Service, Waiver
 from ddops.inventory.port import port_of as port_of
@@ -407,19 +407,8 @@ def recorder(
     host, links = target.host, links or target.links()
     pins = {"gpu_uuids": list(host.pins.gpu_uuids), "host_key": host.pins.host_key}
     ledger.add_host(host.name, pins)
-    content = release.content
-    spec = content["spec"]
-    ledger.add_release(
-        release.digest,
-        service=target.service.name,
-        spec=spec if isinstance(spec, dict) else {},
-        upstream=str(content["upstream"]),
-        series=str(content["series"]),
-        lock=str(content["lock"]),
-        plugin=str(content["plugin"]),
-        model=str(content["model"]),
-        draft=str(content["draft"]),
-    )
+    _note_release(ledger, target, release)
+    _note_committed(ledger, target, links.committed, tools.report)
     ledger.add_deployment(
         op_id,
         service=target.service.name,
@@ -433,6 +422,42 @@ def recorder(
         ledger, op_id, target.service.name, host.name, release.digest, tools.report,
         target.journal, tools.clock,
     )  # fmt: skip
+
+
+def _note_release(ledger: Ledger, target: ServiceOnHost, release: Release) -> None:
+    content = release.content
+    spec = content["spec"]
+    ledger.add_release(
+        release.digest,
+        service=target.service.name,
+        spec=spec if isinstance(spec, dict) else {},
+        upstream=str(content["upstream"]),
+        series=str(content["series"]),
+        lock=str(content["lock"]),
+        plugin=str(content["plugin"]),
+        model=str(content["model"]),
+        draft=str(content["draft"]),
+    )
+
+
+def _note_committed(
+    ledger: Ledger, target: ServiceOnHost, digest: str | None, report: Reporter
+) -> None:
+    """What a failed deploy goes back to is known here, too: its start will be on record.
+
+    The ledger that knew it may be lost, or another operator's. So the host is asked, before
+    anything is stopped.
+    """
+    known = ledger.release(digest) if digest else None
+    if digest is None or (known is not None and known.ledger == ledger.ledger_id):
+        return
+    try:
+        _note_release(ledger, target, staged_release(digest, target.staged_files(digest)))
+    except UnreachableError:
+        raise
+    except DdopsError as error:  # a deploy may be what mends it
+        words = f"{short(digest)}, which serves now, is not on record here: {error}"
+        report.emit(Event("deploy", words, target.host.name, Level.WARN))
 
 
 def tell(report: Reporter, outcome: Outcome) -> None:

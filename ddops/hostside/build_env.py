@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Builds an engine environment on this host: a venv from hashed locks. Prints JSON.
 
-    build_env.py SPEC_JSON
+    build_env.py SPEC_JSON     (sent with env_whole.py before it)
 
 SPEC: dir, digest, python packages as `torch` (a requirements file without hashes, or null),
 `lock` (a requirements file with hashes, or null), `dists` (source folders, installed without
 dependencies), `trees` (packages copied as they are), `find_links`, `index`; `torch_build` (cpu,
 cuda or null) is checked at the end. One build at a time.
-`env.json` is written last: a folder without it is half built and is built anew. What was
-installed is recorded by the hash of each distribution's own RECORD.
+`env.json` is written last: a folder without it is half built and is built anew, and so is one that
+is not whole any more (see env_whole.py). What was installed is recorded by the hash of each
+distribution's own RECORD, and by the names of what lies there.
 """
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -21,6 +23,8 @@ import shutil
 import subprocess
 import sys
 import time
+
+from ddops.hostside.env_whole import LISTING, SITES, listing, seen
 
 SCHEMA = "ddops.env/1"
 
@@ -37,10 +41,11 @@ def main(argv):
 def build(spec):
     began = time.monotonic()
     target = spec["dir"]
-    if os.path.exists(os.path.join(target, "env.json")):
+    there = seen(target)
+    if there is not None and not there["wrong"]:
         print(json.dumps({"schema": SCHEMA, "built": False}))
         return 0
-    shutil.rmtree(target, ignore_errors=True)
+    clear(target)
     with_pip = bool(spec["torch"] or spec["lock"] or spec["dists"])
     run([sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), target])
     python = os.path.join(target, "bin", "python")
@@ -56,16 +61,36 @@ def build(spec):
     for tree in spec["trees"]:
         shutil.copytree(tree, os.path.join(site, os.path.basename(tree)))
     verify(python, spec)
+    names = listing(target)
+    write(os.path.join(target, LISTING), names)
     record = {
         "schema": SCHEMA,
         "digest": spec["digest"],
         "python": sys.version.split()[0],
         "packages": packages(site),
+        "listing": hashlib.sha256(names).hexdigest(),
         "built_s": round(time.monotonic() - began, 1),
     }
-    write(os.path.join(target, "env.json"), record)
+    write(os.path.join(target, "env.json"), json.dumps(record, indent=1).encode())
     print(json.dumps({"schema": SCHEMA, "built": True, "built_s": record["built_s"]}))
     return 0
+
+
+def clear(target):
+    """Take away what lies there, its mark first: cut short, it is half built and not whole."""
+    if not os.path.lexists(target):
+        return
+    if os.path.islink(target) or not os.path.isdir(target):
+        os.unlink(target)
+        return
+    mark = os.path.join(target, "env.json")
+    if os.path.lexists(mark):
+        os.unlink(mark)
+    if glob.glob(os.path.join(glob.escape(target), SITES, "*.before-*")):
+        # A restore has put somebody's tree aside there: that is not ours to throw away.
+        os.rename(target, "%s.before-%d" % (target, time.time()))
+        return
+    shutil.rmtree(target)
 
 
 def verify(python, spec):
@@ -127,10 +152,10 @@ def packages(site):
     return out
 
 
-def write(path, value):
+def write(path, data):
     temp = path + ".partial"
-    with open(temp, "w", encoding="utf-8") as f:
-        json.dump(value, f, indent=1)
+    with open(temp, "wb") as f:
+        f.write(data)
         f.flush()
         os.fsync(f.fileno())
     os.replace(temp, path)

@@ -28,6 +28,9 @@ SERVER_INFO = (
     "max_total_num_tokens", "max_running_requests", "effective_max_running_requests_per_dp",
     "weight_version", "host", "port",
 )  # fmt: skip
+#: What a look needs of a launch record, and those of it that are numbers.
+RECORD = ("nonce", "weight_version", "release", "op_id", "start_ticks")
+NUMBERS = ("pid", "guard_pid", "started")
 
 
 def main(argv):
@@ -45,8 +48,8 @@ def main(argv):
 
 
 def observe(service_dir, port, http_s, log_bytes):
-    launch = read_json(os.path.join(service_dir, "run", "launch.json"))
-    engine = process(launch)
+    launch, why = launch_record(service_dir)
+    engine = process(launch) if not why else {"state": "unknown", "why": why}
     out = {
         "schema": SCHEMA,
         "at": time.time(),
@@ -71,6 +74,27 @@ def current(service_dir):
         return os.path.basename(os.readlink(os.path.join(service_dir, "current")))
     except OSError:
         return None
+
+
+def launch_record(service_dir):
+    """What the guard wrote of the last launch, and why it cannot be read.
+
+    The guard writes it whole, by a rename. One that is cut short tells of no engine, and not that
+    there is none.
+    """
+    try:
+        with open(os.path.join(service_dir, "run", "launch.json"), encoding="utf-8") as f:
+            launch = json.load(f)
+        missing = [n for n in (*RECORD, *NUMBERS) if n not in launch]
+        missing += [n for n in NUMBERS if not isinstance(launch.get(n), (int, float))]
+        if missing:
+            raise ValueError("it has no %s" % missing[0])
+    except (FileNotFoundError, NotADirectoryError):
+        return None, ""
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        words = "run/launch.json cannot be read: %s: %s" % (type(error).__name__, error)
+        return None, words[:300]
+    return launch, ""
 
 
 def process(launch):

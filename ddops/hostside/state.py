@@ -3,9 +3,9 @@
 
     state.py < QUERY_JSON
 
-QUERY: lists of paths as `dirs`, `trees`, `files`, `texts`, `json` (small JSON files), `code`
+QUERY: lists of paths as `dirs`, `trees`, `files`, `texts`, `envs` (folders of environments), `code`
 (folders of patched engine code), `weights` (their folders), and `setup` (resources of setup.py).
-Answers: modes of the folders, digests of trees and files, the texts in base64, the JSON values, how
+Answers: modes of the folders, digests of trees and files, the texts in base64, how environments,
 code and weights differ from their record, and what the setup would change; null for what is not
 there. What cannot be read is an error: it must not look as if it were not there.
 """
@@ -19,6 +19,7 @@ import os
 import stat
 import sys
 
+from ddops.hostside.env_whole import seen
 from ddops.hostside.setup_run import looked
 
 SKIPPED = "__pycache__"
@@ -34,7 +35,7 @@ def main():
         "trees": {p: tree_digest(p) for p in query.get("trees", [])},
         "files": {p: file_digest(p) for p in query.get("files", [])},
         "texts": {p: text(p) for p in query.get("texts", [])},
-        "json": {p: read_json(p) for p in query.get("json", [])},
+        "envs": {p: seen(p) for p in query.get("envs", [])},
         "code": {p: code(p) for p in query.get("code", [])},
         "weights": {p: weights(p) for p in query.get("weights", [])},
         "setup": looked(query["setup"]) if query.get("setup") else {},

@@ -27,7 +27,7 @@ _MOST_ANSWER = 64 << 20
 @cache
 def look_text() -> str:
     """The script that looks, with what it needs of a host's setup. It changes nothing."""
-    return joined("setup_files", "setup_system", "setup_run", "state")
+    return joined("setup_files", "setup_system", "setup_run", "env_whole", "state")
 
 
 def look_command(interpreter: str, query: Mapping[str, object]) -> Cmd:

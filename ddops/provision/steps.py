@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ddops.command import cmd
 from ddops.errors import CommandFailed, DdopsError
+from ddops.hostside import joined
 from ddops.plan import Change, Proposal
 from ddops.provision.envs import EnvRecipe
 from ddops.provision.side import NOTHING, HostSide, Query
@@ -141,17 +142,21 @@ class EnvStep:
         return self.side.layout.env(self.recipe.digest)
 
     def query(self) -> Query:
-        return {"json": [f"{self._dir}/env.json"]}
+        return {"envs": [self._dir]}
 
     def observe(self) -> Proposal:
-        record = f"{self._dir}/env.json"
-        seen = self.side.state(json=[record])["json"][record]
-        if isinstance(seen, dict) and seen.get("digest") == self.recipe.digest:
-            return NOTHING
+        seen = self.side.state(envs=[self._dir])["envs"][self._dir]
         where = self.find_links or self.index or "what the host's pip is set up with"
-        return Proposal(
-            Change.CREATE, (f"build {self._dir} ({self.recipe.kind}), packages from {where}",)
-        )
+        build = f"{self._dir} ({self.recipe.kind}), packages from {where}"
+        if not isinstance(seen, dict):
+            return Proposal(Change.CREATE, (f"build {build}",))
+        wrong = [str(w) for w in seen["wrong"]]
+        if not wrong and seen["digest"] != self.recipe.digest:
+            wrong = [f"it was built of {str(seen['digest'])[:12]}"]
+        if not wrong:
+            return NOTHING
+        edits = f"an edit by hand there is gone then: ddops snapshot {self.side.transport.host}"
+        return Proposal(Change.UPDATE, (f"build again {build}", *wrong, f"{edits} keeps it"))
 
     def apply(self) -> None:
         inputs = self.side.layout.inputs(self.recipe.digest)
@@ -166,9 +171,9 @@ class EnvStep:
             "find_links": self.find_links,
             "index": self.index,
         }
-        script = f"{self.side.layout.hostside}/build_env.py"
+        script = joined("env_whole", "build_env")
         done = self.side.transport.run(
-            cmd(self.side.python, script, json.dumps(spec)), deadline_s=BUILD_DEADLINE_S
+            cmd(self.side.python, "-c", script, json.dumps(spec)), deadline_s=BUILD_DEADLINE_S
         )
         if not done.ok:
             raise CommandFailed(

@@ -24,9 +24,11 @@ from ddops.deploy.release import Release
 from ddops.errors import CommandFailed, DdopsError, Interrupted, RefusedError
 from ddops.events import Event
 from ddops.inventory.model import Host, Service
+from ddops.layout import HostLayout
 from ddops.ledger import Ledger
 from ddops.model import short
-from ddops.plan import Proposal, apply_plan, make_plan
+from ddops.plan import Plan as ProvisionPlan
+from ddops.plan import Proposal, Step, apply_plan, make_plan
 from ddops.provision import EngineCode, EnvRecipe, Provision
 from ddops.restore.release import (
     recorded_code,
@@ -36,6 +38,7 @@ from ddops.restore.release import (
 )
 from ddops.restore.tree import TreeOnHost
 from ddops.snapshot.model import Snapshot
+from ddops.snapshot.note import note
 from ddops.snapshot.store import Store
 from ddops.transport import Transport
 from ddops.transport.files import make_dirs, write_file
@@ -124,11 +127,13 @@ def restore_host(
             pause=tools.deploy.stop.pause,
             tell=lambda words: tools.deploy.report.emit(Event("lock", words, host.name)),
         ):  # fmt: skip
+            # Judged before the old tree goes aside: an environment is not broken for that.
+            planned = _planned(host, steps)
             kept = _aside(tree, service, plan, stamp, tools)
             marker = f"{tree.layout.state}/restoring"
             write_file(transport, marker, f"{manifest.id}\n".encode(), 0o600)
-            if steps is not None:
-                _apply(transport, host, steps, tools)
+            if steps is not None and planned is not None:
+                _apply(transport, host, steps.layout, planned, tools)
             tools.deploy.stop.check("before the tree was laid down")
             # Whatever is there now came with the environment, or from a run that was killed.
             tree.lay(replace=True)
@@ -206,11 +211,19 @@ def _stop(old: ServiceOnHost) -> None:
                          why=f"processes left: {list(state.left)}")  # fmt: skip
 
 
-def _apply(transport: Transport, host: Host, provision: Recorded, tools: Tools) -> None:
+def _planned(host: Host, provision: Recorded | None) -> tuple[ProvisionPlan, list[Step]] | None:
+    if provision is None:
+        return None
     steps = provision.steps()
-    plan = make_plan(host.name, steps)
+    return make_plan(host.name, steps), steps
+
+
+def _apply(
+    transport: Transport, host: Host, layout: HostLayout,
+    planned: tuple[ProvisionPlan, list[Step]], tools: Tools,
+) -> None:  # fmt: skip
+    plan, steps = planned
     report = tools.deploy.report
-    layout = provision.layout
 
     def journal(step: str, state: str) -> None:
         at = tools.deploy.clock.now().isoformat(timespec="seconds")
@@ -278,14 +291,7 @@ def _proven(
         raise CommandFailed(f"{tree.host.name}: the mark of the restore stays", rc=done.rc,
                             stderr=done.err)  # fmt: skip
     with tools.ledger() as ledger:
-        ledger.add_snapshot(
-            manifest.id,
-            host=manifest.host,
-            tree=manifest.tree_hash,
-            release=manifest.release,
-            manifest=manifest.content,
-            at=manifest.at,
-        )
+        note(ledger, manifest)
         ledger.add_drill(
             manifest.id,
             place=f"host:{tree.host.name}",

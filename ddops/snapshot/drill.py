@@ -14,6 +14,7 @@ from ddops.engines import release_digest
 from ddops.errors import DdopsError
 from ddops.snapshot.make import Tools
 from ddops.snapshot.model import Manifest
+from ddops.snapshot.note import note
 from ddops.snapshot.store import Store
 from ddops.snapshot.verify import verify_here
 
@@ -43,14 +44,7 @@ def drill(manifest: Manifest, tools: Tools) -> list[Drilled]:
     """Restore from every place into scratch; a failure is an outcome, not an error."""
     out = []
     with tools.ledger() as ledger:
-        ledger.add_snapshot(
-            manifest.id,
-            host=manifest.host,
-            tree=manifest.tree_hash,
-            release=manifest.release,
-            manifest=manifest.content,
-            at=manifest.at,
-        )
+        note(ledger, manifest)
     for place in tools.places:
         began = time.monotonic()
         try:

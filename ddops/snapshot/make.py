@@ -24,6 +24,7 @@ from ddops.ledger import Ledger
 from ddops.probe import Facts, collect
 from ddops.snapshot.host import Source, Want, pack_of
 from ddops.snapshot.model import Manifest, name_of
+from ddops.snapshot.note import note
 from ddops.snapshot.record import Seen, expanded, manifest_of, record_files, unexpanded
 from ddops.snapshot.store import Store
 from ddops.transport import Transport
@@ -244,15 +245,14 @@ def _manifest(seen: Seen, tools: Tools) -> Made:
 
 def _note(made: Made, tools: Tools) -> None:
     with tools.ledger() as ledger:
-        m = made.manifest
-        ledger.add_snapshot(m.id, host=m.host, tree=m.tree_hash, release=m.release,
-                            manifest=m.content, at=m.at)  # fmt: skip
+        note(ledger, made.manifest)
 
 
 def _copy_row(
     made: Made, place: Place, state: str, evidence: Mapping[str, object], tools: Tools
 ) -> None:
     with tools.ledger() as ledger:
+        note(ledger, made.manifest)
         ledger.add_copy(made.manifest.id, place=place.name, state=state, evidence=evidence)
 
 

@@ -7,6 +7,7 @@ from ddops.events import Event, Level
 from ddops.snapshot.large import file_sha256
 from ddops.snapshot.make import Tools
 from ddops.snapshot.model import Manifest
+from ddops.snapshot.note import note
 from ddops.snapshot.store import Store
 
 
@@ -31,9 +32,7 @@ def verify(manifest: Manifest, tools: Tools) -> None:
         tools.report.emit(Event("verify", words, manifest.host, level))
         if place is not None:
             with tools.ledger() as ledger:
-                ledger.add_snapshot(manifest.id, host=manifest.host, tree=manifest.tree_hash,
-                                    release=manifest.release, manifest=manifest.content,
-                                    at=manifest.at)  # fmt: skip
+                note(ledger, manifest)
                 ledger.add_copy(manifest.id, place=name, state=state, evidence={"why": why})
     if len(errors) == 1 and errors[0].exit_code != DdopsError.exit_code:
         raise errors[0]

@@ -12,7 +12,7 @@ from ddops.bench.plan import Point
 from ddops.bench.prompts import Prompts
 from ddops.bench.record import cell_of
 from ddops.bench.runner import Bench, Measured
-from ddops.bench.target import Target, by
+from ddops.bench.target import Target, by, known_start
 from ddops.clock import Clock
 from ddops.deploy import Stop, deploy_service, prepare
 from ddops.deploy import Tools as DeployTools
@@ -116,13 +116,18 @@ class Sweep:
         deploy_service(t.transport, t.host, t.service, profile, tools)
 
     def _seen(self, profile: Profile, start: Start) -> bool:
-        """Whether the start that serves now is of this arm, and was measured: then a new one."""
+        """Whether the start that serves now is of this arm and cannot be measured: then a new one.
+
+        It was measured already, or this ledger does not know it: nothing could be bound to it.
+        """
         seen = self.target.observe()
         if seen.engine is not State.UP or seen.launch is None:
             return False
         release = prepare(self.target.host, self.target.service, profile, self.target.lookup)
-        same = seen.launch.release == release.digest
-        return same and self._measured(profile, start, seen.launch.nonce)
+        if seen.launch.release != release.digest:
+            return False
+        known = known_start(self.tools.ledger, seen.launch.nonce)
+        return known is None or self._measured(profile, start, seen.launch.nonce)
 
     def _measured(self, profile: Profile, start: Start, nonce: str) -> bool:
         keys = [self._cell(profile, level).key for level in start.levels]

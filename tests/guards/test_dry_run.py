@@ -37,6 +37,8 @@ SIDE = f"{ENGINE}/.ddops/hostside"
 #: Scripts sent whole on standard input that only look.
 LOOK = joined("observe", "board").encode()
 READING_SOURCES = (source("collect").encode(), LOOK, digest_command("/x").stdin)
+#: What builds an environment.
+BUILD = joined("env_whole", "build_env")
 #: Shell scripts that only look.
 READING_SCRIPTS = (scripts.READ, lock._READ, deploy_host._LINKS)
 #: Programs provision has laid down, with the words behind state folder and socket, or none.
@@ -71,7 +73,7 @@ def test_the_allow_list_refuses_what_changes_things() -> None:
         sh(f"{scripts.READ}; true", "/x"),
         python("print(1)"),
         cmd("python3", f"{SIDE}/svctl.py", "/s", "/s.sock", "start", "tiny"),
-        cmd("python3", f"{SIDE}/build_env.py", "{}"),
+        cmd("python3", "-c", BUILD, "{}"),
         cmd("python3", "/elsewhere/observe.py"),
         cmd("python3", "-c", "print(1)"),
         cmd("sudo", "-n", "python3", "-S", "-c", look_text()),
@@ -109,9 +111,9 @@ def _state(host: FakeTransport, query: dict[str, list[Any]]) -> dict[str, object
             return None
         return stat.S_IMODE(node.mode) if stat.S_ISDIR(node.mode) else -1
 
-    def value(path: str) -> object:
-        node = host.files.get(path)
-        return None if node is None else json.loads(node.data)
+    def env(path: str) -> object:
+        node = host.files.get(f"{path}/env.json")
+        return None if node is None else {**json.loads(node.data), "wrong": []}
 
     def text(path: str) -> str | None:
         node = host.files.get(path)
@@ -129,7 +131,7 @@ def _state(host: FakeTransport, query: dict[str, list[Any]]) -> dict[str, object
         "setup": {str(r["id"]): ["none", []] for r in query.get("setup", [])},
         "code": dict.fromkeys(query.get("code", [])),
         "files": {p: "there" if host.files.get(p) else None for p in query.get("files", [])},
-        "json": {p: value(p) for p in query.get("json", [])},
+        "envs": {p: env(p) for p in query.get("envs", [])},
     }
 
 
@@ -175,8 +177,8 @@ class Box:
             return json.dumps(_facts())
         if command.stdin == LOOK:
             return json.dumps(_look(json.loads(argv[-1])))
-        if argv[1].endswith("build_env.py"):
-            spec = json.loads(argv[2])
+        if argv[1:3] == ("-c", BUILD):
+            spec = json.loads(argv[3])
             files.put(f"{spec['dir']}/env.json", json.dumps({"digest": spec["digest"]}).encode())
             return b"{}"
         if argv[3].endswith("svctl.py"):

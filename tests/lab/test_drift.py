@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from tests.lab.harness import HostView, Project
@@ -43,3 +44,21 @@ def test_what_drifts_is_named(lab: Project, serving: HostView) -> None:
 
 def test_a_host_that_never_served(lab: Project, clean_host: HostView) -> None:
     assert set(rows(lab, clean_host, 8)) == {"inventory"}
+
+
+def test_a_broken_environment_is_named_with_what_mends_it(lab: Project, serving: HostView) -> None:
+    """Drift and a deploy say `provision`; provision sees it, builds it, and then nothing is odd."""
+    (env,) = (Path(serving.layout.engine_dir) / "env").glob("*/env.json")
+    shutil.rmtree(env.parent / "lib")
+    done = lab.run("drift", serving.name)
+    assert (done.rc, f"next: ddops provision {serving.name}\n" in done.err) == (8, True), done
+    lab.profile("broken", "commit=3")
+    done = lab.run("deploy", serving.name, "--profile", "broken")
+    assert done.rc == 4, done
+    assert "lib is missing" in done.err
+    assert f"next: ddops provision {serving.name}\n" in done.err
+    done = lab.ok("provision", serving.name)
+    assert "lib is missing" in done.out
+    assert "1 steps done" in done.err
+    assert rows(lab, serving, 0) == {}
+    assert "nothing to do" in lab.ok("provision", serving.name).err

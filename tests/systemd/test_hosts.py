@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddops.hostside import source
+from ddops.hostside import joined
 from ddops.lab.booted import WHEELHOUSE
 from tests.systemd.conftest import HOSTS, Make
 from tests.systemd.harness import WHEEL, BootedProject
@@ -89,7 +89,7 @@ def test_an_environment_is_built_from_the_wheelhouse_alone(booted: BootedProject
         "dists": [], "trees": [], "find_links": WHEELHOUSE, "index": None,
         "torch_build": None,
     }  # fmt: skip
-    words = ["python3", "-c", source("build_env"), json.dumps(spec)]
+    words = ["python3", "-c", joined("env_whole", "build_env"), json.dumps(spec)]
     assert json.loads(booted.sh("lab2", *words))["built"] is True
     ask = "import labnote; print(labnote.said)"
     assert booted.sh("lab2", f"{folder}/env/bin/python", "-c", ask) == "from the wheelhouse"

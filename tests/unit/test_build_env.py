@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ddops import hostside
+from ddops.hostside import env_whole, joined
 
-SCRIPT = Path(hostside.__file__).with_name("build_env.py")
+SCRIPT = joined("env_whole", "build_env")
 
 
 def spec(tmp_path: Path, **more: object) -> list[str]:
@@ -23,7 +27,7 @@ def spec(tmp_path: Path, **more: object) -> list[str]:
     value = {"dir": str(tmp_path / "env" / "abc"), "digest": "abc", "torch": None, "lock": None,
              "dists": [], "trees": [str(tree)], "find_links": None, "index": None,
              "torch_build": None, **more}  # fmt: skip
-    return [sys.executable, str(SCRIPT), json.dumps(value)]
+    return [sys.executable, "-c", SCRIPT, json.dumps(value)]
 
 
 def build(words: list[str]) -> dict[str, object]:
@@ -103,3 +107,156 @@ def test_a_second_build_waits_for_the_first(tmp_path: Path) -> None:
     out, _ = second.communicate(timeout=60)
     assert json.loads(out)["built"] is True
     assert time.monotonic() - began < 60
+
+
+LISTING = env_whole.LISTING
+
+
+def seen(env: str) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = env_whole.seen(env)  # type: ignore[no-untyped-call]
+    return found
+
+
+def package(folder: Path, name: str) -> str:
+    """A copied package with a dist-info, like the engine's plugin."""
+    (folder / name / "srt").mkdir(parents=True)
+    (folder / name / "__init__.py").touch()
+    (folder / f"{name}-1.0.dist-info").mkdir()
+    (folder / f"{name}-1.0.dist-info/RECORD").write_text(f"{name}/__init__.py,,0\n")
+    return str(folder / name)
+
+
+def site(env: Path) -> Path:
+    return next(env.glob("lib/python3*/site-packages"))
+
+
+def dangle(env: Path) -> None:
+    (env / "bin/python").unlink()
+    (env / "bin/python").symlink_to("/nowhere/python3.9")
+
+
+def upgraded(env: Path) -> None:
+    """The system's Python became another one below the same name."""
+    old = site(env).parent
+    old.rename(old.with_name("python3.8"))
+    record = json.loads((env / "env.json").read_text())
+    (env / "env.json").write_text(json.dumps({**record, "python": "3.8.1"}))
+
+
+BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "lib": (lambda e: shutil.rmtree(e / "lib"), "lib is missing"),
+    "a package": (lambda e: shutil.rmtree(site(e) / "engine"), "site-packages/engine is missing"),
+    "one of a shared folder": (
+        lambda e: shutil.rmtree(site(e) / "shared/cudnn"), "shared/cudnn is missing"
+    ),
+    "another version": (
+        lambda e: (site(e) / "other-1.0.dist-info").rename(site(e) / "other-2.0.dist-info"),
+        "other-1.0.dist-info is missing",
+    ),
+    "no interpreter": (lambda e: (e / "bin/python").unlink(), "bin/python does not start"),
+    "bin": (lambda e: shutil.rmtree(e / "bin"), "bin/python does not start"),
+    "a dangling link": (dangle, "/nowhere/python3.9"),
+    "another Python": (upgraded, "built with 3.8"),
+    "the mark cut short": (
+        lambda e: (e / "env.json").write_text('{"schema": "ddo'), "env.json cannot be read"
+    ),
+    "an empty mark": (lambda e: (e / "env.json").write_text(""), "env.json cannot be read"),
+    "a mark of another kind": (lambda e: (e / "env.json").write_text("[]"), "cannot be read"),
+    "no mark": (lambda e: (e / "env.json").unlink(), "not built to its end"),
+    "the listing cut short": (lambda e: (e / LISTING).write_bytes(b"bin"), LISTING),
+    "no listing": (lambda e: (e / LISTING).unlink(), LISTING),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """An environment of two packages, and what builds it."""
+    folder = tmp_path_factory.mktemp("built")
+    other = package(folder / "made", "other")
+    for name in ("cudnn", "nccl"):
+        (folder / "made/shared" / name).mkdir(parents=True)
+    shared = str(folder / "made/shared")
+    trees = [str(folder / "trees/engine"), other, f"{other}-1.0.dist-info", shared]
+    words = spec(folder, trees=trees)
+    assert build(words)["built"] is True
+    return folder / "env/abc", words
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_what_is_broken_is_seen_and_built_anew(built: tuple[Path, list[str]], how: str) -> None:
+    env, words = built
+    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    broken, words_of_it = BREAKS[how]
+    broken(env)
+    found = seen(str(env))
+    assert found is not None
+    assert words_of_it in "; ".join(found["wrong"])
+    assert build(words)["built"] is True
+    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    assert build(words)["built"] is False
+
+
+def test_one_that_an_earlier_release_built_is_known_by_its_distributions(
+    built: tuple[Path, list[str]],
+) -> None:
+    env, words = built
+    record = json.loads((env / "env.json").read_text())
+    del record["listing"]
+    (env / "env.json").write_text(json.dumps(record))
+    (env / LISTING).unlink()
+    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    shutil.rmtree(site(env) / "other-1.0.dist-info")
+    assert "other-1.0.dist-info is missing" in str(seen(str(env)))
+    assert build(words)["built"] is True
+
+
+def test_nothing_lies_there_or_something_else(tmp_path: Path) -> None:
+    assert seen(str(tmp_path / "env/abc")) is None
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/abc").write_text("a file")
+    assert "env.json" in str(seen(str(tmp_path / "env/abc")))
+    assert build(spec(tmp_path))["built"] is True
+
+
+def test_a_build_over_a_broken_one_takes_the_mark_away_first(tmp_path: Path) -> None:
+    words = spec(tmp_path)
+    build(words)
+    env = tmp_path / "env/abc"
+    shutil.rmtree(site(env) / "engine")
+    shutil.rmtree(tmp_path / "trees/engine")
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert not (env / "env.json").exists()
+    assert "not built to its end" in str(seen(str(env)))
+
+
+def test_scripts_that_are_sent_as_one_have_no_name_twice() -> None:
+    """The later one would silently be the other's."""
+    for names in (("env_whole", "build_env"), ("setup_files", "setup_system", "setup_run",
+                                               "env_whole", "state")):  # fmt: skip
+        defined = re.findall(r"^(?:def|class) (\w+)|^(\w+) = ", joined(*names), re.MULTILINE)
+        flat = [a or b for a, b in defined if (a or b) != "main"]
+        assert sorted(set(flat)) == sorted(flat)
+
+
+def test_code_that_a_hand_edited_is_no_broken_environment(built: tuple[Path, list[str]]) -> None:
+    env, _ = built
+    folder = site(env) / "other/srt"
+    shutil.rmtree(folder)
+    (site(env) / "other/by_hand.py").touch()
+    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    (site(env) / "other/by_hand.py").unlink()
+    folder.mkdir()
+
+
+def test_a_tree_that_was_put_aside_there_is_not_thrown_away(tmp_path: Path) -> None:
+    words = spec(tmp_path)
+    build(words)
+    env = tmp_path / "env/abc"
+    aside = site(env) / "engine.before-20260101"
+    (site(env) / "engine").rename(aside)
+    (aside / "mine.py").write_text("MINE = 1\n")
+    assert build(words)["built"] is True
+    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    (kept,) = (tmp_path / "env").glob("abc.before-*/lib/python3*/site-packages/*/mine.py")
+    assert kept.read_text() == "MINE = 1\n"

@@ -79,6 +79,25 @@ def test_too_few_gpus_for_the_launch() -> None:
     assert judged(launch=four)["RUN-07"].refuses
 
 
+def test_a_launch_for_gpus_is_refused_where_no_gpu_is_judged() -> None:
+    """Everything about GPUs is SKIP on a host of class cpu, which must not read as fit."""
+    plain = Launch(("--tp-size", "1"), engine="sglang-0.5.23")
+    found = judged("cpu", "sim", launch=plain, gpus=())["RUN-02"]
+    assert (found.verdict, found.refuses) == (Verdict.FAIL, True)
+    assert "for GPUs" in found.seen
+    assert "device" in found.mend
+    unset = judged("cpu", "sglang", launch=plain)["RUN-02"]
+    assert (unset.verdict, "of class cpu with 2" in unset.seen) == (Verdict.FAIL, True)
+    assert "`class`" in unset.mend
+    for launch in (
+        Launch(("--device", "cpu", "--attention-backend", "torch_native"), engine="sglang-0.5.23"),
+        Launch(("--tp-size", "1"), {"SGLANG_USE_CPU_ENGINE": "1"}, engine="sglang-0.5.23"),
+    ):
+        fit = judged("cpu", "sglang-cpu", launch=launch, gpus=())
+        assert not [f.check for f in fit.values() if f.refuses]
+    assert judged(launch=plain)["RUN-02"].verdict is Verdict.PASS
+
+
 def test_pins() -> None:
     assert verdicts()["GPU-PINS"] is Verdict.INFO
     assert verdicts(pins=("GPU-9",))["GPU-PINS"] is Verdict.FAIL

@@ -213,8 +213,9 @@ def test_a_host_for_a_router_alone_has_a_status_and_is_unknown_when_it_is_silent
     monkeypatch.setattr("ddops.cli.app.App.open_transport", lambda *_more: Dead())
     done = run("status", "box1")
     assert done.code == 3, done.err
-    line = next(x for x in done.out.splitlines() if x.startswith("chat.router"))
-    assert line.split()[:6] == ["chat.router", "box1", "UNKNOWN", "127.0.0.1:30080", "box2", "?"]
+    head, _, replica, *_ = done.out.splitlines()
+    assert head.startswith("chat.router on box1 at 127.0.0.1:30080 is UNKNOWN: ")
+    assert replica.split()[:2] == ["box2", "?"]
     assert "hosts failed" not in done.err, "one host, one error"
     (row,) = json.loads(run("status", "box1", "--json").out)["data"]
     assert (row["router_of"], row["state"], row["replicas"][0]["health"]) == (

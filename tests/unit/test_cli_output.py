@@ -50,6 +50,46 @@ def test_wide_first_columns_leave_the_last_one_a_little_room() -> None:
     assert [line[92:] for line in lines[1:]] == ["some words that", "wrap here"]
 
 
+#: What `ddops ledger show runs` had to show where it was 105 wide.
+RUNS = (
+    ("RUN", "STARTED", "STATUS", "COUNTS", "CLASS", "OUTPUT TPS", "LABEL", "REASON"),
+    ("27436323e733c331", "2026-11-30 09:45:28", "unbound", "no", "sim", "-", "tiny-dflash C=1",
+     "launch: the ledger here does not know the start 057e5618f260: it was lost"),
+    ("1d6a4d3f9f1c7b02", "2026-11-30 09:45:31", "valid", "yes", "sim", "1234.5",
+     "tiny-dflash-with-a-long-name C=256", "-"),
+)  # fmt: skip
+
+
+def test_a_table_too_wide_gives_way_between_words_and_keeps_its_ids() -> None:
+    lines = table_lines(RUNS[0], RUNS[1:], 80, wrapping=2)
+    assert max(len(line) for line in lines) <= 80
+    text = "\n".join(lines)
+    assert all(row[0] in text for row in RUNS[1:])
+    assert "2026-11-30  " in text
+    assert "09:45:28" in text
+    wide = table_lines(RUNS[0], RUNS[1:], 200, wrapping=2)
+    assert len(wide) == len(RUNS), "where there is room no cell is cut"
+
+
+@given(
+    st.lists(st.tuples(*[st.text(alphabet="ab ", max_size=30)] * 4), max_size=5),
+    st.integers(min_value=40, max_value=120),
+    st.integers(min_value=1, max_value=2),
+)
+def test_what_can_fit_does(
+    rows: Sequence[Sequence[str]], width: int, wrapping: int
+) -> None:  # fmt: skip
+    header = ("A", "B B", "C", "D")
+    lines = table_lines(header, rows, width, wrapping=wrapping)
+    least = [max(len(w) for row in (header, *rows) for w in row[i].split() or [""])
+             for i in range(4)]  # fmt: skip
+    if sum(least[: 4 - wrapping]) + 8 * wrapping + 3 * len(GAP) <= width:
+        assert max(len(line) for line in lines) <= width
+    for i, cell in enumerate(x for row in rows for x in row):
+        if i % 4 < 4 - wrapping:  # those are broken between words alone
+            assert all(any(w in line for line in lines) for w in cell.split())
+
+
 def test_cells_are_one_line_and_printable() -> None:
     (_, line) = table_lines(("A", "B"), [("a\nb\tc", "\x1b[31mred\x1b[0m \udc80 \x00")], 80)
     assert line == r"a b c  \x1b[31mred\x1b[0m \udc80 \x00"

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from ddops import __version__, errors
 from ddops.cli import root as root_module
 from ddops.cli.app import App, end_together
+from ddops.cli.verdicts import end_verdicts
 from ddops.errors import ConfigError, DdopsError, ExitCode, PartialError, Problem
 from ddops.events import Event, Level, ListReporter
 from tests.unit.cli_support import Run, runner
@@ -265,6 +266,32 @@ def test_ctrl_c_ends_with_130_and_one_word(tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=30)
     assert (child.returncode, out, err) == (130, b"", b"stopped\n")
+
+
+def test_verdicts_of_several_hosts() -> None:
+    """What was found is the code: a host that is well has not done what the other failed at."""
+    report, drifted = (
+        ListReporter(),
+        errors.PendingError("b: k drifted: unit", next="ddops deploy b"),
+    )
+    end_verdicts([("a", None), ("b", None)], report, errors.PendingError, "drifted")
+    with pytest.raises(errors.PendingError) as one:
+        end_verdicts([("b", drifted)], report, errors.PendingError, "drifted")
+    assert one.value is drifted
+    with pytest.raises(errors.PendingError, match="1 of 2 hosts drifted: b") as some:
+        end_verdicts([("a", None), ("b", drifted)], report, errors.PendingError, "drifted")
+    assert some.value.exit_code is ExitCode.PENDING
+    assert "next: ddops deploy b" in " ".join(e.message for e in report.events)
+    lost = errors.UnreachableError("c: no connection")
+    with pytest.raises(PartialError) as mixed:
+        end_verdicts([("b", drifted), ("c", lost)], report, errors.PendingError, "drifted")
+    assert mixed.value.exit_code is ExitCode.PARTIAL
+    with pytest.raises(PartialError) as blind:
+        end_verdicts([("a", None), ("c", lost)], report, errors.PendingError, "drifted")
+    assert blind.value.exit_code is ExitCode.PARTIAL
+    unfit = errors.RefusedError("b: not fit: GPU-01")
+    with pytest.raises(errors.RefusedError, match="1 of 2 hosts not fit: b"):
+        end_verdicts([("a", None), ("b", unfit)], report, errors.RefusedError, "not fit")
 
 
 def test_outcomes_of_several_hosts() -> None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
@@ -75,6 +75,7 @@ class Service:
     log: list[str] = field(default_factory=list)
     left: tuple[int, ...] = ()
     flag_faults: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
     @property
     def node(self) -> Node:
@@ -89,7 +90,7 @@ class Service:
 
     def preflight(self, *_: object) -> Preflight:
         self._do("preflight")
-        return Preflight("0.5.23", self.flag_faults, ())
+        return Preflight("0.5.23", self.flag_faults, (), bool(self.broken), self.broken)
 
     def standing(self) -> Standing:
         return Standing(Links(self.current, self.committed), "systemd")
@@ -157,6 +158,7 @@ class Ledger:
     def __init__(self) -> None:
         self.rows: list[tuple[str, str]] = []
         self.broken = False
+        self.refuses: tuple[str, ...] = ()
 
     def add_transition(self, _op: str, state: str, verdict: Outcome, _e: object) -> int:
         if self.broken:
@@ -164,8 +166,9 @@ class Ledger:
         self.rows.append((state, verdict.value))
         return len(self.rows)
 
-    def add_launch(self, *_: object, **__: object) -> None:
-        return
+    def add_launch(self, *_: object, release: str, **__: object) -> None:
+        if release in self.refuses:
+            raise DdopsError("the ledger refused to add a row of launch")
 
     def batch(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -344,6 +347,18 @@ def test_a_line_the_installed_engine_does_not_take_stops_nothing(
     assert run.states()["flags_ok"] == "fail"
 
 
+def test_an_engine_without_its_environment_names_what_builds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fault = "ModuleNotFoundError: No module named 'sglang'"
+    run = make(monkeypatch, Service(flag_faults=(fault,), broken=("lib is missing",)))
+    with pytest.raises(RefusedError, match="environment is not whole") as caught:
+        run.deploy.run()
+    assert caught.value.why == f"lib is missing; {fault}"
+    assert caught.value.next.startswith("ddops provision ")
+    assert run.states()["flags_ok"] == "fail"
+
+
 @pytest.mark.parametrize("verb", ["stage", "glance", "preflight"])
 def test_a_failure_before_the_stop_touches_nothing(
     monkeypatch: pytest.MonkeyPatch, verb: str
@@ -367,6 +382,22 @@ def test_a_failure_behind_the_stop_brings_the_old_one_back(
     assert (run.service.current, run.service.committed, run.service.running) == (OLD, OLD, OLD)
     assert "golden cd" in run.service.log  # the way back is gated too
     assert (run.states()["rolling_back"], run.states()["restored"]) == ("fail", "ok")
+
+
+def test_a_way_back_needs_no_row_of_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What served before serves again, whatever a ledger says that does not know it."""
+    run = make(monkeypatch, Service(fail={"golden ab": [BOOM]}))
+    run.ledger.refuses = (OLD,)
+    with pytest.raises(RolledBackError, match="serves again"):
+        run.deploy.run()
+    assert run.service.running == OLD
+    told = cast("ListReporter", run.deploy.report)
+    assert "is not on record: the ledger refused" in " ".join(e.message for e in told.events)
+    run = make(monkeypatch)
+    run.ledger.refuses = (NEW,)
+    with pytest.raises(RolledBackError, match="serves again"):  # on the way there it is a fault
+        run.deploy.run()
+    assert run.service.running == OLD
 
 
 def test_a_first_deploy_goes_back_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,15 @@ from typing import Any
 
 import pytest
 
-from ddops.deploy.drift import Same, judge_drift, judge_unit, pending_row
+from ddops.deploy.drift import (
+    Row,
+    Same,
+    environment_row,
+    judge_drift,
+    judge_unit,
+    mends,
+    pending_row,
+)
 from ddops.deploy.host import Links
 from ddops.deploy.release import Release
 from ddops.engines import LaunchSpec
@@ -190,3 +198,16 @@ def test_the_script_sees_a_hand_in_the_engine_s_code(tmp_path: Path) -> None:
     assert raw["argv"][1:] == ["-c", "import time; time.sleep(60)"]
     assert raw["environ"] == {"MASK": "9", "TOKEN": True}
     assert "hunter2" not in json.dumps(raw)
+
+
+def test_what_mends_it_is_named() -> None:
+    """A deploy builds no environment, and provision starts no engine."""
+    whole, gone = environment_row(()), environment_row(("lib is missing", "x is missing"))
+    blind = environment_row(("UNKNOWN: /e cannot be looked at: no sh",))
+    assert [r.verdict for r in (whole, gone, blind)] == [Same.YES, Same.NO, Same.UNKNOWN]
+    assert gone.observed == "lib is missing; x is missing"
+    other = pending_row(B, A)
+    assert mends("h", [whole, other]) == "ddops deploy h"
+    assert mends("h", [gone, pending_row(A, A)]) == "ddops provision h"
+    assert mends("h", [gone, Row("code", "x", "is not there", Same.NO)]) == "ddops provision h"
+    assert mends("h", [gone, other]) == "ddops provision h, then ddops deploy h"

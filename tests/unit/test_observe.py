@@ -178,7 +178,18 @@ def test_the_end_of_the_log(tmp_path: Path) -> None:
     assert SECRET in whole.log_tail
 
 
-def test_a_half_written_record_is_no_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["", '{"pid": 1', "[]", "7", "null", "{}", '{"pid": "1"}', "\x00\x00", '"pid"']
+)
+def test_a_record_that_cannot_be_read_is_no_engine_that_is_down(tmp_path: Path, text: str) -> None:
+    """The engine that it tells of may serve: silence and garbage are never `down`."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "launch.json").write_text('{"pid": 1')
-    assert look(tmp_path, free()).engine is State.DOWN
+    (tmp_path / "run" / "launch.json").write_text(text)
+    seen = look(tmp_path, free())
+    assert (seen.engine, seen.launch) == (State.UNKNOWN, None)
+    assert seen.engine_why.startswith("run/launch.json cannot be read: ")
+
+
+def test_a_record_of_another_kind_is_not_read_as_no_record(tmp_path: Path) -> None:
+    (tmp_path / "run" / "launch.json").mkdir(parents=True)
+    assert look(tmp_path, free()).engine is State.UNKNOWN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,13 @@ from typing import Any
 import pytest
 
 from ddops.cli.routers import rolling
+from ddops.cli.status import _by_host
+from ddops.command import Redactor
 from ddops.deploy.drain import NoDrain, ReplicaDrain
 from ddops.deploy.drift import Same
 from ddops.deploy.fleet import Rules
 from ddops.deploy.host import Links
-from ddops.deploy.router import ReplicaSeen, RouterSeen, parse_router
+from ddops.deploy.router import ReplicaSeen, RouterOnHost, RouterSeen, parse_router
 from ddops.deploy.router_release import router_release
 from ddops.deploy.router_run import settle
 from ddops.deploy.router_view import OK, OUT, SICK, SILENT, STRANGER, drift_rows, judge_router
@@ -243,6 +246,43 @@ def test_a_router_with_no_healthy_replica_is_down(look: RouterSeen, state: str, 
     word = judge_router(behind(), look)
     assert word.state == state
     assert word.why.startswith(why)
+
+
+def test_where_provision_never_was_the_router_is_looked_for_all_the_same(tmp_path: Path) -> None:
+    """The script is not there: it goes with the look, and what it sees is told."""
+    table = RouterTable(host="a", port=free_port())
+    where = Host(name="a", origin=HERE, ssh="a", engine_dir=str(tmp_path), python=sys.executable)
+    place = Routed(service(), table, where, ())
+    router = RouterOnHost(LocalTransport("a"), place, lambda name: ROOT / name, Redactor())
+    found = router.look()
+    assert (found.state, found.why) == (State.DOWN, "not provisioned")
+    assert judge_router(place, found).state == "DOWN"
+    with pytest.raises(RefusedError, match="not provisioned for a router") as refused:
+        router.remove("http://a:1")
+    assert refused.value.next == "ddops provision a"
+    with socket.create_server(("127.0.0.1", table.port)):  # somebody who says nothing
+        mute = router.look()
+    assert mute.state is State.UNKNOWN
+    assert mute.why.startswith("not provisioned; ")
+
+
+def test_a_host_is_counted_once_whatever_is_asked_of_it() -> None:
+    lost, odd = UnreachableError("no"), CommandFailed("odd", rc=1)
+    one, two, routing = (SimpleNamespace(name=n) for n in ("a", "b", "router:k"))
+
+    def told(*outcomes: Any, on: str = "a") -> list[tuple[str, object]]:
+        asked: Any = list(zip((one, two, routing), outcomes, strict=True))
+        return _by_host(asked, {"router:k": on})
+
+    assert told(1, lost, 3) == [("a", 3), ("b", lost)]
+    assert told(1, 2, odd) == [("a", odd), ("b", 2)]
+    assert told(lost, 2, odd) == [("a", lost), ("b", 2)]
+    assert told(1, 2, odd, on="c") == [("a", 1), ("b", 2), ("c", odd)]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_drift_names_who_is_left_out_and_who_is_a_stranger() -> None:

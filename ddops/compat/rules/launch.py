@@ -38,6 +38,12 @@ def _kind(look: Look) -> str | None:
     return next((k for k in ("mla", "mha") if any(part in name for part in models[k])), None)
 
 
+def _for_gpus(look: Look) -> bool:
+    """Whether the engine would look for a GPU: it does where it is told no other device."""
+    env = look.launch.env if look.launch else {}
+    return _values(look).get("device", "cuda") == "cuda" and "SGLANG_USE_CPU_ENGINE" not in env
+
+
 def _newer(look: Look) -> Outcome | None:
     table, version = tables.table("backends"), look.launch.version if look.launch else ""
     return unknown(table.ends(f"sglang {version}")) if table.beyond(version) else None
@@ -61,9 +67,18 @@ def run_01(look: Look) -> Outcome:
 
 
 def run_02(look: Look) -> Outcome:
-    """The engine's own gate lets trtllm_mla pass on 12.0; its kernels then refuse."""
+    """The engine's own gate lets trtllm_mla pass on 12.0; its kernels then refuse.
+
+    On a host of class cpu no check of GPUs is asked: this one says that the launch wants some.
+    """
     if (early := _no_launch(look)) is not None:
         return early
+    if look.subject.host_class == "cpu" and _for_gpus(look):
+        count = len(look.facts.gpus or ())
+        mend = 'a host of class nvlink or pcie; a launch for CPUs says device = "cpu"'
+        if count:
+            mend = "set `class` in hosts.toml: without it no GPU is judged"
+        return fail(f"the launch is for GPUs, and the host is of class cpu with {count}", mend)
     values, table, kind = _values(look), _data()["attention"], _kind(look)
     asked = {k: values[k] for k in _ATTENTION if k in values}
     if not asked:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from ddops.bench.target import Target, prove
+from ddops.bench.target import Target, known_start, prove
 from ddops.command import Redactor
 from ddops.errors import RefusedError
 from ddops.gates.observation import Answer, Launch, Observation, Port
@@ -47,6 +48,22 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def test_the_start_on_record_is_proven(ledger: Ledger) -> None:
     proof = prove(cast("Target", Seen(SEEN)), ledger)
     assert (proof.nonce, proof.weight_version, proof.launch) == ("n1", "v-n1", None)
+
+
+def test_a_start_that_another_ledger_knows_is_not_this_one_s() -> None:
+    """No row may refer to it: a run would be refused when it is stored, behind all its work."""
+
+    class Book:
+        ledger_id = "own"
+
+        def __init__(self, whose: str) -> None:
+            self.whose = whose
+
+        def launch(self, nonce: str) -> SimpleNamespace:
+            return SimpleNamespace(nonce=nonce, ledger=self.whose)
+
+    assert known_start(cast("Ledger", Book("other")), "n1") is None
+    assert known_start(cast("Ledger", Book("own")), "n1") is not None
 
 
 @pytest.mark.parametrize(

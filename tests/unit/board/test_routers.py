@@ -22,6 +22,7 @@ from ddops.board.routers import (
     RouterSpec,
     RouterState,
     document,
+    head,
     in_need,
     look_document,
     now_of,
@@ -68,9 +69,8 @@ def healths(one: RouterState, after: float = 1) -> list[str]:
 
 def test_a_router_that_answers_shows_what_it_serves() -> None:
     one = state((0, Kind.LOOK, look(a=True, b=False)))
-    assert [r[2:6] for r in rows(one, NOW + 1)] == [
-        ("up", "127.0.0.1:30080", "a", "ok"), ("up", "127.0.0.1:30080", "b", "unhealthy"),
-    ]  # fmt: skip
+    assert head(one, NOW + 1) == "k.router on a at 127.0.0.1:30080 is up"
+    assert [r[:2] for r in rows(one, NOW + 1)] == [("a", "ok"), ("b", "unhealthy")]
     assert served(now_of(one, NOW)) == "1/2 ok"
     assert document(one, NOW + 1) | {"replicas": []} == {
         "host": "a", "origin": "project", "service": "k.router", "router_of": "k",
@@ -126,9 +126,10 @@ def test_what_is_not_known_reads_unknown_and_never_healthy(
 ) -> None:
     one = state(*answers)
     table = rows(one, NOW + after)
-    assert {(r[2], r[5]) for r in table} == {("UNKNOWN", "?")}
-    assert why in table[0][-1]
-    assert [r[4] for r in table] == ["a", "b"]
+    line = head(one, NOW + after)
+    assert line.startswith("k.router on a at 127.0.0.1:30080 is UNKNOWN: ")
+    assert why in line
+    assert [r[:2] for r in table] == [("a", "?"), ("b", "?")]
     entry = document(one, NOW + after)
     assert entry["state"] == "unknown"
     assert {r["health"] for r in entry["replicas"]} == {"?"}
@@ -237,10 +238,9 @@ def test_a_router_that_is_misplaced_is_unknown_and_hides_no_other() -> None:
         lost.look()
     made = Fleet.of([], [lost.spec])
     made.apply(Heard(NOW, lost.name, Kind.ERROR, {"error": "there is no host"}))
-    assert rows(made.routers[lost.name], NOW) == [
-        ("k.router", "nowhere", "UNKNOWN", "127.0.0.1:30080", "-", "-", "-", "-",
-         "there is no host"),
-    ]  # fmt: skip
+    words = "k.router on nowhere at 127.0.0.1:30080 is UNKNOWN: there is no host"
+    assert head(made.routers[lost.name], NOW) == words
+    assert rows(made.routers[lost.name], NOW) == []
 
 
 def test_a_routers_key_is_no_hosts_name() -> None:
