@@ -31,23 +31,32 @@ def bench() -> None:
 
 
 def levels_option(text: str | None) -> tuple[int, ...] | None:
-    """`1,2,4` as numbers."""
+    """`1,2,4` as numbers, within the bounds that a suite's levels have."""
+    from ddops.config.schema import decode
+    from ddops.config.words import quote
     from ddops.errors import UsageError
+    from ddops.inventory.suites import Levels
 
     if text is None:
         return None
-    try:
-        found = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1 or len(set(found)) < len(found):
-        raise UsageError(f"not levels: {text!r}", why="numbers from 1 up, each once", next="1,2,4")
-    return found
+    why = "expected numbers from 1 up, with commas between them"
+    words = [word.strip() for word in text.split(",")]
+    # As long as a number of 64 bits: a longer one is named by the bound as well as this one.
+    if all(word.isascii() and word.isdigit() for word in words):
+        found = tuple(int(word[:20]) for word in words)
+        faults = decode(list(found), Levels).faults
+        why = faults[0].message if faults else "a level stands there twice"
+        if not faults and len(set(found)) == len(found):
+            return found
+    raise UsageError(f"--levels {quote(text)}: {why}", next="--levels 1,2,4")
 
 
+#: `suites.MAX_RUNS`, said again: help does not load what reads suites.
+MOST_RUNS = 1000
+DONE = "nothing is left to measure: every cell has valid runs on enough starts"
 _levels = click.option("--levels", metavar="N,N", help="Other numbers of requests under way.")
 _repeats = click.option(
-    "--repeats", type=click.IntRange(1, 1000), help="Other number of runs of each level."
+    "--repeats", type=click.IntRange(1, MOST_RUNS), help="Other number of runs of each level."
 )
 
 
@@ -125,6 +134,9 @@ def sweep(
             arms = arms_of(app.inventory, suite, one.service)
             work = Sweep(one, suite, prompts, arms, tools)
             works.append((work, work.plan()))
+        for work, plan in works:
+            if not plan:
+                app.say(DONE, work.target.host.name)
         if dry_run:
             for work, plan in works:
                 _show_plan(work, plan, as_json)
@@ -240,11 +252,13 @@ def _deployed(
     from ddops.sweep.deployed import deployed
 
     stop, done = Stop(), []
+    # Every suite is read before the first host is asked.
+    works = [
+        deployed(one, kind, app.inventory, app.project.root, levels=levels or (), repeats=repeats)
+        for one in bench_targets(app, target, limit, exclude)
+    ]
     with on_interrupt(stop, app.warn), app.ledger() as book, view(app) as shown:
-        for one in bench_targets(app, target, limit, exclude):
-            work = deployed(
-                one, kind, app.inventory, app.project.root, levels=levels or (), repeats=repeats
-            )
+        for work in works:
             eta = Eta(len(work.points) * len(work.rounds))
             shown.total(eta.total)
             for measured in work.measure(book, app.report, SystemClock(), lambda: stop.asked):
