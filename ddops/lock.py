@@ -194,7 +194,8 @@ def take(
                 f"{transport.host}: locked by {what}",
                 next=f"ddops lock release {transport.host} --stale"
                 if stale
-                else "wait for it (--lock-wait SECONDS)",
+                # Not every command that takes the lock can be told to wait for it.
+                else f"wait until it has ended: ddops lock status {transport.host}",
             )
         sleep(1.0)
         waited += 1.0

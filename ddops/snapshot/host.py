@@ -155,7 +155,7 @@ def refusal(host: str, tree: str, answer: Mapping[str, object]) -> DdopsError:
             )
         case "missing":
             return RefusedError(f"{host}: no folder {tree}",
-                                next="name the source tree: --tree PATH")  # fmt: skip
+                                next=f"name the source tree: ddops snapshot {host} --tree PATH")  # fmt: skip
         case "no-git":
             return RefusedError(
                 f"{host}: git is not installed there",
