@@ -149,8 +149,8 @@ def lacking(path: Path, options: list[str]) -> list[str]:
     """Commands that can show a hint of this module, and take none of the options it names."""
     every = dict(leaves())
     name = path.as_posix()
-    if name == "ddops/inventory/targets.py":  # read by all that take targets
-        asked = {c for c, made in every.items() if any(p.name == "target" for p in made.params)}
+    if name == "ddops/inventory/targets.py":  # a choice of hosts by TARGET ... and its options
+        asked = {c for c, made in every.items() if any(p.name == "exclude" for p in made.params)}
     elif name == "ddops/cli/options.py":  # `confirm`
         asking = {p.as_posix() for p in modules("ddops/cli") if "confirm(" in _source(p)}
         asked = {c for c, made in every.items() if _module(made) in asking and _confirms(made)}
