@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.options import as_json, confirm, targets, yes
+from ddops.cli.options import Number, as_json, confirm, lock_wait, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
@@ -39,7 +39,7 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--batch", type=click.IntRange(1), metavar="N", help="So many at a time.")
     @click.option(
         "--fail-percent",
-        type=click.FloatRange(0, 100),
+        type=Number(0, 100),
         default=0.0,
         metavar="P",
         help="Go on while no more than this share of the hosts has failed.",
@@ -70,7 +70,7 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--dry-run", is_flag=True, help="Show release, command line and unit; touch nothing.")
 @click.option("--render-only", is_flag=True, help="Write what would be handed over, ask nobody.")
 @click.option("-o", "--out", metavar="DIR", help="Where --render-only writes.")
-@click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
+@lock_wait
 @_fleet_options
 @yes
 @as_json

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -24,6 +25,18 @@ def complete_targets(_ctx: click.Context, _param: click.Parameter, incomplete: s
         return []
 
 
+class Number(click.FloatRange):
+    """A number between two bounds. NaN is none: it is neither below a bound nor above it."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
+
+
 def targets(*, required: bool) -> Callable[[F], F]:
     """TARGET ... with --limit and --exclude."""
 
@@ -42,6 +55,10 @@ def targets(*, required: bool) -> Callable[[F], F]:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+#: At most a day.
+lock_wait = click.option(
+    "--lock-wait", type=Number(0, 86_400), default=0.0, metavar="SECONDS", help="Wait for the lock."
+)
 yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 

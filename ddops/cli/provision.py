@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.options import as_json, confirm, targets, yes
+from ddops.cli.options import as_json, confirm, lock_wait, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from pathlib import Path
@@ -42,7 +42,7 @@ class Shown:
 @click.option("--undo", is_flag=True, help="Take back what the host's setup changed.")
 @click.option("--diff", is_flag=True, help="Show whole diffs.")
 @click.option("--exit-code", is_flag=True, help="With --dry-run: exit 8 when changes are pending.")
-@click.option("--lock-wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the lock.")
+@lock_wait
 @yes
 @as_json
 @click.pass_obj

@@ -74,9 +74,10 @@ def problems(document: Document, faults: Iterable[Fault]) -> list[Problem]:
 
 
 def _walk(data: object, info: mi.Type, path: KeyPath) -> Iterator[Fault]:
-    description = ""
+    description = why = ""
     if isinstance(info, mi.Metadata):
         description = str((info.extra_json_schema or {}).get("description", ""))
+        why = str((info.extra or {}).get("why", ""))
         info = info.type
     match info:
         case mi.StructType():
@@ -93,7 +94,7 @@ def _walk(data: object, info: mi.Type, path: KeyPath) -> Iterator[Fault]:
         case mi.UnionType():
             yield from _union(data, info, path)
         case _:
-            wrong = _leaf(data, info, description)
+            wrong = _leaf(data, info, description, why)
             if wrong:
                 yield Fault(path, wrong)
 
@@ -157,8 +158,8 @@ def _is_kind(data: object, info: mi.Type) -> bool:
     return False
 
 
-def _leaf(data: object, info: mi.Type, description: str) -> str:
-    """What is wrong with a single value; empty when nothing is."""
+def _leaf(data: object, info: mi.Type, description: str, why: str) -> str:
+    """What is wrong with a single value; empty when nothing is. `why` a number is bounded."""
     if isinstance(info, mi.LiteralType):
         return _choice(data, info)
     if isinstance(info, mi.StrType):
@@ -166,7 +167,7 @@ def _leaf(data: object, info: mi.Type, description: str) -> str:
     if isinstance(info, mi.BoolType):
         return "" if isinstance(data, bool) else f"expected true or false, got {kind(data)}"
     if isinstance(info, mi.IntType | mi.FloatType):
-        return _number(data, info, description)
+        return _number(data, info, why)
     if isinstance(info, mi.DateType):
         day = isinstance(data, date) and not isinstance(data, datetime)
         return "" if day else f"expected a day, as in 2027-01-31 without quotes, got {kind(data)}"
@@ -197,8 +198,7 @@ def _text(data: object, info: mi.StrType, description: str) -> str:
     return ""
 
 
-def _number(data: object, info: mi.IntType | mi.FloatType, description: str) -> str:
-    """`description` says why a number has an upper bound."""
+def _number(data: object, info: mi.IntType | mi.FloatType, why: str) -> str:
     whole = isinstance(info, mi.IntType)
     right = isinstance(data, int) or (not whole and isinstance(data, float))
     if isinstance(data, bool) or not right or not isinstance(data, int | float):
@@ -207,10 +207,11 @@ def _number(data: object, info: mi.IntType | mi.FloatType, description: str) -> 
         return f"expected {_words(info)}, got {data}"
     low = (info.ge is not None and data < info.ge) or (info.gt is not None and data <= info.gt)
     high = (info.le is not None and data > info.le) or (info.lt is not None and data >= info.lt)
-    why = f": {description}" if high and description else ""
     if not low and not high and isinstance(data, int) and abs(data) > MAX_INT:
-        low, why = True, ": more than 64 bits"  # all that the database behind it can hold
-    return f"expected {_words(info)}, got {_figure(data)}{why}" if low or high else ""
+        high, why = True, "more than 64 bits"  # the database behind it holds no more
+    if not low and not high:
+        return ""
+    return f"expected {_words(info)}, got {_figure(data)}" + (f": {why}" if high and why else "")
 
 
 def _figure(data: int | float) -> str:

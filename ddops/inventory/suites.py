@@ -44,18 +44,26 @@ MAX_RUNS = 1000
 MAX_LOADS = MAX_ARMS = 256
 DAY_S = 86_400
 
+#: Behind `why`, what is told with a number above its bound.
 Level = Annotated[
-    int, Meta(ge=1, le=MAX_LEVEL, description="one measuring client reads no more streams at once")
+    int,
+    Meta(ge=1, le=MAX_LEVEL, extra={"why": "one measuring client reads no more streams at once"}),
 ]
 Levels = Annotated[tuple[Level, ...], Meta(min_length=1, max_length=MAX_LOADS)]
 Rate = Annotated[
-    float, Meta(gt=0, le=MAX_RATE, description="one measuring client sends no more in a second")
+    float,
+    Meta(gt=0, le=MAX_RATE, extra={"why": "one measuring client sends no more in a second"}),
 ]
 Requests = Annotated[
-    int, Meta(ge=1, le=MAX_REQUESTS, description="the measuring client holds no more in one run")
+    int,
+    Meta(ge=1, le=MAX_REQUESTS, extra={"why": "the measuring client holds no more in one run"}),
 ]
-Runs = Annotated[int, Meta(ge=1, le=MAX_RUNS, description="no figure needs more runs than that")]
-Seconds = Annotated[float, Meta(gt=0, le=DAY_S, description="a run does not last for days")]
+Runs = Annotated[int, Meta(ge=1, le=MAX_RUNS, extra={"why": "no figure needs more runs than that"})]
+Seconds = Annotated[float, Meta(gt=0, le=DAY_S, extra={"why": "a run does not last for days"})]
+Tokens = Annotated[
+    int,
+    Meta(ge=1, le=1 << 20, extra={"why": "longer than any context an engine is started with"}),
+]
 
 #: Axes that vary the launch: `spec.<field>` or `launch.<option>`.
 _SPEC = ("algorithm", "budget", "topk", "block")
@@ -97,9 +105,7 @@ class SuiteTable(Struct, frozen=True, kw_only=True):
     rates: Annotated[tuple[Rate, ...], Meta(max_length=MAX_LOADS)] = ()
     rate_s: Seconds = 60.0
     arrivals: Literal["constant", "poisson"] = "poisson"
-    output_tokens: Annotated[
-        int, Meta(ge=1, le=1 << 20, description="longer than any context an engine is started with")
-    ] = 256
+    output_tokens: Tokens = 256
     ignore_eos: bool = True
     temperature: Annotated[float, Meta(ge=0)] = 0.0
     warm_waves: Requests = 1
