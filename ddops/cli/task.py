@@ -80,7 +80,7 @@ def add(app: App, content: str, priority: str) -> None:
 
 
 @task.command()
-@click.argument("number", type=click.IntRange(1))
+@click.argument("number", type=click.IntRange(1, 2**63 - 1))
 @click.option("--evidence", default="", metavar="TEXT", help="What shows that it is done.")
 @click.pass_obj
 def done(app: App, number: int, evidence: str) -> None:
