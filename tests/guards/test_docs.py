@@ -151,9 +151,10 @@ def lacking(path: Path, options: list[str]) -> list[str]:
     name = path.as_posix()
     if name == "ddops/inventory/targets.py":  # a choice of hosts by TARGET ... and its options
         asked = {c for c, made in every.items() if any(p.name == "exclude" for p in made.params)}
-    elif name == "ddops/cli/options.py":  # `confirm`
-        asking = {p.as_posix() for p in modules("ddops/cli") if "confirm(" in _source(p)}
-        asked = {c for c, made in every.items() if _module(made) in asking and _confirms(made)}
+    elif name == "ddops/cli/options.py":  # `confirm`, called by commands and by their helpers
+        asking = [p for p in modules("ddops/cli") if "confirm(" in _source(p)]
+        having = {m for m in asking if any(_module(c) == m.as_posix() for c in every.values())}
+        return [line for m in sorted(having) for line in lacking(m, options)]
     elif name in ASKED_BY:
         asked = {ASKED_BY[name]}
     else:
@@ -176,11 +177,6 @@ def _module(command: click.Command) -> str:
 
 def _source(path: Path) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
-
-
-def _confirms(command: click.Command) -> bool:
-    """Whether it says of itself that it asks."""
-    return any(p.name == "yes" for p in command.params)
 
 
 def _texts(node: ast.expr) -> list[str]:

@@ -33,9 +33,7 @@ from tests.unit.bench.support import MS, native
 FOLDER = str(Path(package.__file__).parents[1])
 
 
-def run(
-    mock: Mock, count: int, *, payload: str = "x", files: str = "1024", **changes: Any
-) -> Load:
+def run(mock: Mock, count: int, *, payload: str = "x", files: str = "1024", **changes: Any) -> Load:
     """The client as it runs on a host: a process of its own, plan in, answer out."""
     within = ["/bin/sh", "-c", f'ulimit -Sn {files}; exec "$@"', "sh"]
     base: dict[str, Any] = {
