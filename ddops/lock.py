@@ -165,9 +165,13 @@ def take(
     owner: Owner,
     *,
     wait_s: float = 0.0,
-    sleep: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], None] = time.sleep,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Take the lock, waiting up to `wait_s`; `LockHeldError` names the owner.
+
+    `pause` sleeps between two tries, and raises when nobody wants to wait any more; `tell` hears
+    once for whom it waits.
 
     A lock whose holder has certainly ended, as after a kill, is taken over: there is nobody to
     ask, and what it left half done is what this run looks at first.
@@ -197,7 +201,10 @@ def take(
                 # Not every command that takes the lock can be told to wait for it.
                 else f"wait until it has ended: ddops lock status {transport.host}",
             )
-        sleep(1.0)
+        if not waited:
+            holder = held.describe() if held else "a run that has just ended"
+            tell(f"waiting up to {wait_s:g} s for the lock of {holder}")
+        pause(1.0)
         waited += 1.0
 
 
@@ -245,14 +252,20 @@ class Lease:
 
 @contextmanager
 def holding(
-    transport: Transport, layout: HostLayout, owner: Owner, *, wait_s: float = 0.0
+    transport: Transport,
+    layout: HostLayout,
+    owner: Owner,
+    *,
+    wait_s: float = 0.0,
+    pause: Callable[[float], None] = time.sleep,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Lease]:
     """Hold the lock for a block, its heart beating meanwhile.
 
     When the host cannot be reached at the end, the lock stays and goes stale; the error of the
     block, if there is one, is not hidden by that.
     """
-    take(transport, layout, owner, wait_s=wait_s)
+    take(transport, layout, owner, wait_s=wait_s, pause=pause, tell=tell)
     stop, lease = threading.Event(), Lease(transport.host)
     heart = threading.Thread(
         target=_beat,

@@ -12,6 +12,9 @@ _GC_THRESHOLD = 50_000
 
 def main() -> None:
     """Entry point: one place turns errors into words and exit codes."""
+    from ddops.cli.streams import open_all
+
+    open_all()
     from ddops.cli.root import run
 
     gc.set_threshold(_GC_THRESHOLD)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.options import Number, as_json, confirm, lock_wait, targets, yes
+from ddops.cli.options import Number, as_json, confirm, lock_wait_option, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
@@ -70,7 +70,7 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--dry-run", is_flag=True, help="Show release, command line and unit; touch nothing.")
 @click.option("--render-only", is_flag=True, help="Write what would be handed over, ask nobody.")
 @click.option("-o", "--out", metavar="DIR", help="Where --render-only writes.")
-@lock_wait
+@lock_wait_option
 @_fleet_options
 @yes
 @as_json

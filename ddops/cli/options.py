@@ -54,11 +54,21 @@ def targets(*, required: bool) -> Callable[[F], F]:
     return decorate
 
 
+#: A day: who waits longer for somebody else's work looks what it is.
+_LONGEST_WAIT_S = 86_400.0
+
+
+def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    if not 0 <= value <= _LONGEST_WAIT_S:  # NaN is no number of seconds either
+        raise click.BadParameter(f"{value:g} is not 0 to {_LONGEST_WAIT_S:g} seconds")
+    return value
+
+
+lock_wait_option = click.option(
+    "--lock-wait", type=float, default=0.0, metavar="SECONDS", callback=_seconds,
+    help="Wait for the lock.",
+)  # fmt: skip
 as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
-#: At most a day.
-lock_wait = click.option(
-    "--lock-wait", type=Number(0, 86_400), default=0.0, metavar="SECONDS", help="Wait for the lock."
-)
 yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 

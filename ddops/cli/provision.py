@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.options import as_json, confirm, lock_wait, targets, yes
+from ddops.cli.options import as_json, confirm, lock_wait_option, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from pathlib import Path
@@ -42,7 +42,7 @@ class Shown:
 @click.option("--undo", is_flag=True, help="Take back what the host's setup changed.")
 @click.option("--diff", is_flag=True, help="Show whole diffs.")
 @click.option("--exit-code", is_flag=True, help="With --dry-run: exit 8 when changes are pending.")
-@lock_wait
+@lock_wait_option
 @yes
 @as_json
 @click.pass_obj
@@ -157,6 +157,7 @@ def _apply(app: App, host: Host, prepared: Prepared, lock_wait: float, stop: Sto
     return do_plan(
         prepared, host, report=app.report, clock=SystemClock(), stopped=lambda: stop.asked,
         lock_wait_s=lock_wait,
+        pause=stop.pause,
     )  # fmt: skip
 
 

@@ -66,5 +66,8 @@ def _undo_one(
     clock = SystemClock()
     op_id = f"{clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     owner = lock.owner(op_id, "provision --undo", clock)
-    with lock.holding(side.transport, side.layout, owner, wait_s=lock_wait):
+    with lock.holding(
+        side.transport, side.layout, owner, wait_s=lock_wait,
+        tell=lambda words: app.say(words, host.name),
+    ):  # fmt: skip
         return undo_setup(side, op_id, ids)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.options import as_json, complete_targets, confirm, lock_wait, yes
+from ddops.cli.options import as_json, complete_targets, confirm, lock_wait_option, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
     help="Only this file or folder of the tree; nothing is started.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace what is there; the old is kept beside it.")
-@lock_wait
+@lock_wait_option
 @yes
 @as_json
 @click.pass_obj

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.options import as_json, confirm, lock_wait, targets, yes
+from ddops.cli.options import as_json, confirm, lock_wait_option, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quic
 @targets(required=True)
 @click.option("--to", metavar="DIGEST", help="This release, by its first 4 or more digits.")
 @click.option("--dry-run", is_flag=True, help="Say what it would go back to; touch nothing.")
-@lock_wait
+@lock_wait_option
 @yes
 @as_json
 @click.pass_obj

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ddops import __version__
+from ddops.cli.streams import outlets
 from ddops.command import Redactor
 from ddops.errors import DdopsError, ExitCode
 
@@ -124,10 +125,25 @@ def root(ctx: click.Context, project: str | None, verbose: int, quiet: bool) -> 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command line; returns the exit code. stderr gets what, why and next."""
+    with outlets() as out:
+        code = _run(argv)
+        out.flush()
+        # A reader that went away (`| head`) has what it wanted; any other loss is one.
+        if code == 0 and out.error is not None and not isinstance(out.error, BrokenPipeError):
+            lost = DdopsError(
+                "stdout cannot be written, and what was shown is not whole",
+                why=out.error.strerror or str(out.error),
+                next="run it again with another place for its output",
+            )
+            _tell(lost, Redactor(), argv)
+            return int(ExitCode.FAILED)
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
     redact = Redactor()
     try:
         result = root.main(args=list(argv), prog_name="ddops", standalone_mode=False, obj=redact)
-        sys.stdout.flush()
         return int(result) if isinstance(result, int) else 0
     except DdopsError as error:
         _tell(error, redact, argv)
@@ -140,10 +156,6 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         print("stopped", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader went away (`| head`). Point stdout elsewhere so that exit does not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitCode.FAILED)
     except Exception as error:  # the last boundary: a fault of ours, said as such
         print(redact(f"error: a fault in ddops itself: {type(error).__name__}: {error}"),
               file=sys.stderr)  # fmt: skip

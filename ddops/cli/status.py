@@ -147,6 +147,7 @@ def _watch(
     from ddops.board.fleet import Fleet, Heard
     from ddops.board.model import EVERY_S
     from ddops.board.poller import Poller
+    from ddops.cli.streams import reader_gone
     from ddops.cli.watching import read_books
 
     fleet = Fleet.of((w.spec for w in watches), (r.spec for r in routers))
@@ -164,6 +165,8 @@ def _watch(
                     click.echo("\x1b[H\x1b[2J", nl=False)
                 _emit(fleet, wanted, as_json)
                 sys.stdout.flush()
+                if reader_gone():
+                    return
                 shown += EVERY_S
             time.sleep(0.1)
     finally:

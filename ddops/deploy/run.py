@@ -310,11 +310,17 @@ def at_work(target: ServiceOnHost, what: str, tools: Tools) -> Iterator[Work]:
     """Hold the host's lock for one operation."""
     op_id = f"{tools.clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     owner = lock.owner(op_id, what, tools.clock)
-    wait = tools.lock_wait_s
+
+    def tell(words: str) -> None:
+        tools.report.emit(Event("lock", words, target.host.name))
+
     with (
-        lock.holding(target.transport, target.layout, owner, wait_s=wait) as lease,
+        lock.holding(
+            target.transport, target.layout, owner,
+            wait_s=tools.lock_wait_s, pause=tools.stop.pause, tell=tell,
+        ) as lease,
         tools.ledger() as ledger,
-    ):
+    ):  # fmt: skip
         yield Work(target, tools, op_id, ledger, lease.check)
 
 

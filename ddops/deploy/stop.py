@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -33,24 +34,36 @@ class Stop:
         """Sleep unless a stop comes; returns whether it came."""
         return self._asked.wait(seconds)
 
+    def pause(self, seconds: float) -> None:
+        """Sleep before the next try for a lock; raise `Interrupted` as soon as a stop comes."""
+        self.wait(seconds)
+        self.check("while it waited for the lock")
+
 
 @contextmanager
 def on_interrupt(stop: Stop, tell: Callable[[str], None]) -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into `stop`; a second one ends the block at once.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into `stop`; a second one ends the block at once.
 
     A signal that whoever started us had us ignore stays ignored: `nohup`, a shell's background job.
+    A terminal that closes may send its SIGHUP twice, and behind it nobody asks for anything: only
+    the first counts, and it is never the second wish.
     """
+    words = "stopping: the step at work is ended, what is half done goes back; again: at once"
 
-    def handle(_signum: int, _frame: FrameType | None) -> None:
+    def handle(signum: int, _frame: FrameType | None) -> None:
         if stop.asked:
+            if signum == signal.SIGHUP:
+                return
             raise KeyboardInterrupt
         stop.ask()
-        tell("stopping: the step at work is ended, what is half done goes back; again: at once")
+        # Not from here: this may have come in the midst of a message, whose lock is held.
+        _thread.start_new_thread(tell, (words,))
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) != signal.SIG_IGN]
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [s for s in wanted if signal.getsignal(s) != signal.SIG_IGN]
     old = {s: signal.signal(s, handle) for s in heard}
     try:
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from ddops import lock
 from ddops.clock import Clock
 from ddops.command import sh
 from ddops.errors import CommandFailed
-from ddops.events import Reporter
+from ddops.events import Event, Reporter
 from ddops.inventory.model import Host, Service
 from ddops.layout import HostLayout
 from ddops.plan import Plan, Step, apply_plan, make_plan
@@ -55,8 +56,12 @@ def do_plan(
     clock: Clock,
     stopped: Callable[[], bool],
     lock_wait_s: float = 0.0,
+    pause: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Do exactly the plan, journaled on the host; how many steps were done."""
+    """Do exactly the plan, journaled on the host; how many steps were done.
+
+    `pause` is how it waits for the lock; it raises when a stop is asked for meanwhile.
+    """
     layout = HostLayout(host.engine_dir)
     op_id = f"{clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     owner = lock.owner(op_id, f"provision {prepared.plan.digest[:12]}", clock)
@@ -70,7 +75,10 @@ def do_plan(
             raise CommandFailed(f"{host.name}: no journal", rc=done.rc, stderr=done.err)
 
     require_drained(prepared.transport, host)
-    with lock.holding(prepared.transport, layout, owner, wait_s=lock_wait_s):
+    with lock.holding(
+        prepared.transport, layout, owner, wait_s=lock_wait_s, pause=pause,
+        tell=lambda words: report.emit(Event("lock", words, host.name)),
+    ):  # fmt: skip
         return apply_plan(
             prepared.plan, prepared.steps, report=report, journal=journal, stopped=stopped
         )

@@ -119,7 +119,11 @@ def restore_host(
         work = Path(folder)
         steps = _provision(transport, host, service, snapshot, tools, work)
         make_dirs(transport, tree.layout.state, mode=0o700)
-        with lock.holding(transport, tree.layout, owner, wait_s=tools.deploy.lock_wait_s):
+        with lock.holding(
+            transport, tree.layout, owner, wait_s=tools.deploy.lock_wait_s,
+            pause=tools.deploy.stop.pause,
+            tell=lambda words: tools.deploy.report.emit(Event("lock", words, host.name)),
+        ):  # fmt: skip
             kept = _aside(tree, service, plan, stamp, tools)
             marker = f"{tree.layout.state}/restoring"
             write_file(transport, marker, f"{manifest.id}\n".encode(), 0o600)

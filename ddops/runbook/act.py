@@ -210,6 +210,7 @@ def _provision(action: ProvisionStep, doing: Doing) -> Evidence:
         count = do_plan(
             made, host, report=ctx.report, clock=ctx.clock,
             stopped=lambda: doing.stop.asked, lock_wait_s=doing.lock_wait_s,
+            pause=doing.stop.pause,
         )  # fmt: skip
     return {"words": f"{count} steps done", "plan": made.plan.digest}
 
@@ -318,8 +319,8 @@ def _shell(action: Shell, doing: Doing) -> Evidence:
         return _ran(transport, action, doing, there)
     op_id = f"{ctx.clock.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     owner = lock.owner(op_id, f"runbook: {Path(action.argv[0]).name}", ctx.clock)
-    wait = doing.lock_wait_s
-    with lock.holding(transport, HostLayout(host.engine_dir), owner, wait_s=wait):
+    layout, wait = HostLayout(host.engine_dir), doing.lock_wait_s
+    with lock.holding(transport, layout, owner, wait_s=wait, pause=doing.stop.pause):
         return _ran(transport, action, doing, there)
 
 

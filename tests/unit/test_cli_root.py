@@ -246,7 +246,7 @@ def test_a_reader_that_goes_away_gets_no_traceback(tmp_path: Path) -> None:
     child.stdout.close()
     said = child.stderr.read().decode()
     child.stderr.close()
-    assert child.wait(30) == int(ExitCode.FAILED)
+    assert child.wait(30) == 0, "the command did what it was asked for"
     assert said == ""
 
 

@@ -73,8 +73,12 @@ def test_waiting_takes_it_when_it_comes_free(host: LocalTransport, layout: HostL
         if len(waits) == 3:
             lock.release(host, layout, token=first.token)
 
-    lock.take(host, layout, me("second"), wait_s=10, sleep=sleep)
+    told: list[str] = []
+    lock.take(host, layout, me("second"), wait_s=10, pause=sleep, tell=told.append)
     assert len(waits) == 3
+    (words,) = told
+    assert words.startswith("waiting up to 10 s for the lock of ")
+    assert f"pid {os.getpid()}" in words
 
 
 def test_a_stale_lock_of_another_machine_is_not_taken(

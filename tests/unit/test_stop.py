@@ -11,6 +11,7 @@ import pytest
 
 from ddops.deploy import Stop, on_interrupt
 from ddops.errors import Interrupted
+from tests.lab.looking import until
 
 
 def test_a_stop_is_asked_once_and_seen_between_steps() -> None:
@@ -31,11 +32,48 @@ def test_the_first_signal_asks_and_the_second_ends(signum: signal.Signals) -> No
     with pytest.raises(Interrupted, match="at once") as ended, on_interrupt(stop, told.append):
         os.kill(os.getpid(), signum)
         assert stop.wait(5)
-        assert len(told) == 1
+        until(lambda: len(told) == 1, what="the word of it")
         os.kill(os.getpid(), signum)
         time.sleep(5)
     assert "ddops status" in ended.value.next
     assert signal.getsignal(signum) is before
+
+
+def test_a_terminal_that_closes_is_a_wish_however_often_it_says_so() -> None:
+    stop, told = Stop(), list[str]()
+    before = signal.getsignal(signal.SIGHUP)
+    with on_interrupt(stop, told.append):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.wait(5)
+        until(lambda: told, what="the word of it")
+        time.sleep(0.05)
+    assert len(told) == 1
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+def test_a_signal_in_the_midst_of_a_message_waits_for_its_end() -> None:
+    """The handler runs where the message is written, whose lock it would wait for."""
+    lock, told, stop = threading.Lock(), list[str](), Stop()
+
+    def tell(words: str) -> None:
+        with lock:
+            told.append(words)
+
+    with on_interrupt(stop, tell):
+        with lock:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.wait(5)
+            assert told == []
+        until(lambda: told, what="the word of it")
+
+
+def test_a_pause_ends_with_the_wish() -> None:
+    stop = Stop()
+    stop.pause(0.0)
+    stop.ask()
+    with pytest.raises(Interrupted, match="while it waited for the lock"):
+        stop.pause(600)
 
 
 def test_handlers_are_put_back_after_a_quiet_block() -> None:
