@@ -199,7 +199,8 @@ def take(
                 f"{transport.host}: locked by {what}",
                 next=f"ddops lock release {transport.host} --stale"
                 if stale
-                else "wait for it (--lock-wait SECONDS)",
+                # Not every command that takes the lock can be told to wait for it.
+                else f"wait until it has ended: ddops lock status {transport.host}",
             )
         if not waited:
             holder = held.describe() if held else "a run that has just ended"

@@ -1,7 +1,8 @@
 """`compare` and `regression`: two configurations, or one against its own history.
 
 For `ddops bench compare A B`: call `compare(ledger, a, b)` and print what it answers; it raises
-RefusedError (exit 4) when the two are unlike, naming the unlike columns. `A` and `B` are run ids or
+RefusedError (exit 4) when the two are unlike, naming the unlike columns, and
+UsageError (exit 2) when they are the same. `A` and `B` are run ids or
 cell keys, or the first digits of either; a run stands for all valid runs of its cell on its device.
 """
 
@@ -80,6 +81,13 @@ def compare(ledger: Ledger, a: str, b: str, figure: str = "output_tps") -> Compa
     """Compare two cells by their launches. Raises RefusedError when they are unlike."""
     _known(figure)
     one, two = side(ledger, a), side(ledger, b)
+    if (one.cell.key, one.device_class, one.device) == (two.cell.key, two.device_class, two.device):
+        raise UsageError(
+            f"{a} and {b} are one configuration, {one.name}",
+            why="a run stands for all valid runs of its cell, so this is a comparison with itself",
+            next="name a run of another configuration; for one run against earlier ones:"
+            f" ddops bench regression {one.runs[-1].id}",
+        )
     unlike = unlike_columns(one, two)
     if unlike:
         raise RefusedError(

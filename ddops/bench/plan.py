@@ -6,11 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddops.inventory.suites import Suite
+from ddops.bench.prompts import Prompts
+from ddops.errors import UsageError
+from ddops.inventory.suites import Suite, too_many
 
 SCHEMA = "ddops.load-plan/1"
 #: Raw bytes the client may hold; past it the run ends, and is void.
 MAX_RAW = 2 << 30
+#: Bytes of a plan. While it is sent, the controller holds it three times over, the client as well.
+MAX_PLAN = 512 << 20
+#: What a request has in a plan besides its text: its id, its salt, names of keys.
+_AROUND = 128
 #: Seconds that an engine must have been idle, and that are waited for it.
 QUIET_S, IDLE_BUDGET_S = 0.5, 30.0
 NOISE_S = 0.3
@@ -105,6 +111,35 @@ class LoadPlan:
     def patience_s(self) -> float:
         """How long the whole call may take: load, idle proof, looks around it, parsing."""
         return self.deadline_s + self.idle_budget_s + 2 * self.noise_s + self.timeout_s + 120
+
+
+def count_of(suite: Suite, point: Point) -> int:
+    """Requests of one run."""
+    if point.rate is not None:
+        return suite.arrivals_of(point.rate)
+    return suite.requests(point.level or 1)
+
+
+def refuse_oversize(suite: Suite, prompts: Prompts, points: Sequence[Point]) -> None:
+    """Raises UsageError for a load that no client can hold: before anything is asked of a host."""
+    each = [len(json.dumps(p.text)) + _AROUND for p in prompts.items]
+    for point in points:
+        count = count_of(suite, point)
+        words = too_many(count)
+        # Prompts are drawn in rounds over all of them, the last one cut short.
+        size = min(-(-count // len(each)) * sum(each), count * max(each))
+        if not words and size > MAX_PLAN:
+            words = (
+                f"{count} requests with prompts of {max(each) >> 10} KiB or less make"
+                f" {size >> 20} MiB in one run, at most {MAX_PLAN >> 20}: the measuring client"
+                " holds them"
+            )
+        if words:
+            raise UsageError(
+                f"{suite.name}: {point.words} is too much of a load",
+                why=words,
+                next=f"lower waves, least_requests, rates or rate_s in {suite.name}, or the level",
+            )
 
 
 def common_body(suite: Suite, model: str) -> dict[str, object]:

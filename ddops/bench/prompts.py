@@ -13,7 +13,13 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddops.config.files import read_regular, reason
+from ddops.config.schema import MAX_FAULTS
+from ddops.config.words import kind, quote
 from ddops.errors import ConfigError, Problem
+
+#: A set of long contexts is as large as this; what is larger is not one that somebody chose.
+MAX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +41,74 @@ class Prompts:
 
 def read_prompts(path: Path, name: str) -> Prompts:
     """JSON lines with `id` and `text`. Raises ConfigError with every faulty line."""
-    data = path.read_bytes()
+    data = _bytes_of(path, name)
     items: dict[str, Prompt] = {}
     wrong: list[Problem] = []
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+    # By line feeds alone: a text may hold other characters that Python would end a line at.
+    for number, line in enumerate(data.split(b"\n"), 1):
         if not line.strip():
             continue
-        try:
-            raw = json.loads(line)
-            prompt = Prompt(str(raw["id"]), str(raw["text"]))
-            if not prompt.text.strip() or prompt.id in items:
-                raise ValueError("empty text" if not prompt.text.strip() else "the id came before")
-        except (ValueError, KeyError, TypeError) as error:
-            words = f"not a prompt: {type(error).__name__}: {error}"
-            wrong.append(Problem(name, number, "", words))
-            continue
-        items[prompt.id] = prompt
+        found = _prompt(line)
+        if isinstance(found, Prompt) and found.id in items:
+            found = f"the id {quote(found.id)} came before"
+        if isinstance(found, str):
+            wrong.append(Problem(name, number, "", f"not a prompt: {found}"))
+        else:
+            items[found.id] = found
     if not items and not wrong:
         wrong.append(Problem(name, 0, "", "no prompts in it"))
+    if len(wrong) > MAX_FAULTS:
+        more = Problem(name, 0, "", f"and {len(wrong) - MAX_FAULTS} faults more")
+        wrong = [*wrong[:MAX_FAULTS], more]
     if wrong:
         raise ConfigError(wrong, next='one object a line: {"id": "a", "text": "..."}')
     return Prompts(name, hashlib.sha256(data).hexdigest(), tuple(items.values()))
+
+
+def _bytes_of(path: Path, name: str) -> bytes:
+    try:
+        data, _ = read_regular(path, MAX_BYTES)
+    except OSError as error:
+        raise ConfigError([Problem(name, 0, "", f"cannot be read: {reason(error)}")]) from None
+    if len(data) > MAX_BYTES:
+        words = f"larger than {MAX_BYTES >> 20} MiB: all of it is held, and sent to each host"
+        raise ConfigError([Problem(name, 0, "", words)], next="measure with fewer prompts")
+    return data
+
+
+def _prompt(line: bytes) -> Prompt | str:
+    """One line's prompt, or what is wrong with it. What is asked is never guessed: the number of a
+    run that asked for `None` would be as good as any other."""
+    try:
+        raw = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        return "not UTF-8 text"
+    except RecursionError:
+        return "lists or objects are nested too deeply"
+    except ValueError as error:
+        return f"not JSON: {error}"
+    if not isinstance(raw, dict):
+        return f"expected an object, got {_kind(raw)}"
+    for key in ("id", "text"):
+        if key not in raw:
+            return f"`{key}` is missing"
+    name, text = raw["id"], raw["text"]
+    if isinstance(name, int) and not isinstance(name, bool):
+        name = str(name)
+    if not isinstance(name, str):
+        return f"id: expected text or a whole number, got {_kind(name)}"
+    if not isinstance(text, str):
+        return f"text: expected text, got {_kind(text)}"
+    for key, value in (("id", name), ("text", text)):
+        if not value.strip():
+            return f"{key}: empty text"
+        if any("\ud800" <= c <= "\udfff" for c in value):
+            return f"{key}: holds half of a character"
+    return Prompt(name, text)
+
+
+def _kind(value: object) -> str:
+    return "null" if value is None else "an object" if isinstance(value, dict) else kind(value)
 
 
 def draw(prompts: Prompts, count: int, seed: int, *marks: object) -> list[tuple[str, str]]:

@@ -106,7 +106,7 @@ class Bench:
         """When each request of an open loop is due; None for a closed one."""
         if point.rate is None:
             return None
-        count = max(1, round(point.rate * self.suite.rate_s))
+        count = self.suite.arrivals_of(point.rate)
         if self.suite.arrivals == "constant":
             return constant_schedule(point.rate, count)
         return poisson_schedule(point.rate, count, self.suite.seed * 1000 + repeat)

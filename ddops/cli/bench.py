@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from ddops.cli.bench_live import view
 from ddops.cli.bench_more import coding, compare, regression
-from ddops.cli.options import as_json, confirm, targets, yes
+from ddops.cli.bench_sweep import DONE, ask, book_of, show_plan, sweep_tools, sweeps
+from ddops.cli.options import as_json, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.bench.runner import Measured
     from ddops.bench.target import Target
     from ddops.cli.app import App
-    from ddops.deploy import Stop
     from ddops.inventory.suites import Kind
-    from ddops.ledger import Ledger
-    from ddops.sweep import Start, Sweep, Tools
 
 
 @click.group()
@@ -31,23 +28,31 @@ def bench() -> None:
 
 
 def levels_option(text: str | None) -> tuple[int, ...] | None:
-    """`1,2,4` as numbers."""
+    """`1,2,4` as numbers, within the bounds that a suite's levels have."""
+    from ddops.config.schema import decode
+    from ddops.config.words import quote
     from ddops.errors import UsageError
+    from ddops.inventory.suites import Levels
 
     if text is None:
         return None
-    try:
-        found = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1 or len(set(found)) < len(found):
-        raise UsageError(f"not levels: {text!r}", why="numbers from 1 up, each once", next="1,2,4")
-    return found
+    why = "expected numbers from 1 up, with commas between them"
+    words = [word.strip() for word in text.split(",")]
+    # As long as a number of 64 bits: a longer one is named by the bound as well as this one.
+    if all(word.isascii() and word.isdigit() for word in words):
+        found = tuple(int(word[:20]) for word in words)
+        faults = decode(list(found), Levels).faults
+        why = faults[0].message if faults else "a level stands there twice"
+        if not faults and len(set(found)) == len(found):
+            return found
+    raise UsageError(f"--levels {quote(text)}: {why}", next="--levels 1,2,4")
 
 
+#: `suites.MAX_RUNS`, said again: help does not load what reads suites.
+MOST_RUNS = 1000
 _levels = click.option("--levels", metavar="N,N", help="Other numbers of requests under way.")
 _repeats = click.option(
-    "--repeats", type=click.IntRange(1, 1000), help="Other number of runs of each level."
+    "--repeats", type=click.IntRange(1, MOST_RUNS), help="Other number of runs of each level."
 )
 
 
@@ -108,28 +113,24 @@ def sweep(
     ddops bench sweep lab --dry-run
     ddops bench sweep lab
     """
-    from ddops.bench.prompts import read_prompts
     from ddops.bench.runner import settled
     from ddops.deploy import Stop, on_interrupt
     from ddops.errors import DdopsError
-    from ddops.inventory.suites import arms_of, find_suite
-    from ddops.sweep import Eta, Sweep
+    from ddops.sweep import Eta
 
     stop = Stop()
     done: list[Measured] = []
-    with on_interrupt(stop, app.warn), _book(app, dry_run) as book, view(app) as shown:
-        tools, works = _sweep_tools(app, stop, book), []
-        for one in bench_targets(app, target, limit, exclude):
-            suite = find_suite(app.lookup, one.service.name, "sweep", app.project.root)
-            prompts = read_prompts(app.lookup(suite.prompts), suite.prompts)
-            arms = arms_of(app.inventory, suite, one.service)
-            work = Sweep(one, suite, prompts, arms, tools)
-            works.append((work, work.plan()))
+    with on_interrupt(stop, app.warn), book_of(app, dry_run) as book, view(app) as shown:
+        tools = sweep_tools(app, stop, book)
+        works = [(w, w.plan()) for w in sweeps(app, target, limit, exclude, tools)]
+        for work, plan in works:
+            if not plan:
+                app.say(DONE, work.target.host.name)
         if dry_run:
             for work, plan in works:
-                _show_plan(work, plan, as_json)
+                show_plan(work, plan, as_json)
             return
-        _ask(works, yes)
+        ask(works, yes)
         try:
             for work, plan in works:
                 eta = Eta(sum(len(s.levels) for s in plan) * work.suite.repeats)
@@ -153,82 +154,6 @@ def sweep(
     end(done, stop.asked)
 
 
-@contextmanager
-def _book(app: App, dry_run: bool) -> Iterator[Ledger]:
-    """The ledger. A dry run only reads it, and makes none in a project that has none yet."""
-    import tempfile
-    from pathlib import Path
-
-    from ddops.ledger import Ledger
-
-    if dry_run and not app.settings.ledger_path.exists():
-        with (
-            tempfile.TemporaryDirectory(prefix="ddops-") as folder,
-            Ledger.open(Path(folder) / "ledger.db", redactor=app.redactor) as book,
-        ):
-            yield book
-        return
-    with app.ledger(readonly=dry_run) as book:
-        yield book
-
-
-def _ask(works: Sequence[tuple[Sweep, Sequence[Start]]], yes: bool) -> None:
-    """A sweep changes the service under its users; a lab has none."""
-    real = [(w, p) for w, p in works if p and w.target.host.origin.kind != "lab"]
-    if real:
-        words = [
-            f"{len(p)} starts of {w.target.service.name} on {w.target.host.name}" for w, p in real
-        ]
-        confirm(f"{', '.join(words)}, each a deploy?", yes)
-
-
-def _sweep_tools(app: App, stop: Stop, book: Ledger) -> Tools:
-    from ddops.cli.routers import drains_of
-    from ddops.clock import SystemClock
-    from ddops.deploy import Settings
-    from ddops.deploy import Tools as DeployTools
-    from ddops.sweep import Tools
-
-    s, clock = app.settings, SystemClock()
-    deploy = DeployTools(
-        lookup=app.lookup,
-        ledger=app.ledger,
-        resolve=app.resolve,
-        settings=Settings(s.load_budget_s, s.ready_quiet_s, s.keep_releases, s.gate_timeout_s),
-        clock=clock,
-        stop=stop,
-        report=app.report,
-        redactor=app.redactor,
-        unmeasured="the sweep that asked for this start measures it",
-        drains=drains_of(app),
-    )
-    return Tools(deploy, book, clock, stop, app.report)
-
-
-def _show_plan(work: Sweep, plan: Sequence[Start], as_json: bool) -> None:
-    from ddops.cli.output import emit_json, emit_table
-    from ddops.model import short
-
-    cells = work.cells()
-    if as_json:
-        emit_json(
-            "bench-plan",
-            {
-                "cells": [{"arm": a, "level": n, "key": c.key} for (a, n), c in cells.items()],
-                "starts": [
-                    {"arm": s.arm, "round": s.round, "levels": list(s.levels)} for s in plan
-                ],
-            },
-        )
-        return
-    rows = [
-        (str(i), s.arm, str(s.round), ", ".join(map(str, s.levels)),
-         ", ".join(short(cells[s.arm, n].key) for n in s.levels))
-        for i, s in enumerate(plan, 1)
-    ]  # fmt: skip
-    emit_table(("START", "ARM", "ROUND", "LEVELS", "CELLS"), rows)
-
-
 def _deployed(
     app: App, kind: Kind, target: tuple[str, ...], limit: tuple[str, ...],
     exclude: tuple[str, ...], levels: tuple[int, ...] | None, repeats: int | None, as_json: bool,
@@ -240,11 +165,13 @@ def _deployed(
     from ddops.sweep.deployed import deployed
 
     stop, done = Stop(), []
+    # Every suite is read before the first host is asked.
+    works = [
+        deployed(one, kind, app.inventory, app.project.root, levels=levels or (), repeats=repeats)
+        for one in bench_targets(app, target, limit, exclude)
+    ]
     with on_interrupt(stop, app.warn), app.ledger() as book, view(app) as shown:
-        for one in bench_targets(app, target, limit, exclude):
-            work = deployed(
-                one, kind, app.inventory, app.project.root, levels=levels or (), repeats=repeats
-            )
+        for work in works:
             eta = Eta(len(work.points) * len(work.rounds))
             shown.total(eta.total)
             for measured in work.measure(book, app.report, SystemClock(), lambda: stop.asked):

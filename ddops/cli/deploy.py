@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddops.cli.given import COUNT, PERCENT
-from ddops.cli.options import as_json, confirm, lock_wait_option, targets, yes
+from ddops.cli.given import COUNT
+from ddops.cli.options import Number, as_json, confirm, lock_wait_option, targets, yes
 
 if TYPE_CHECKING:  # loaded when the command runs: help and completion stay quick
     from ddops.cli.app import App
@@ -40,7 +40,7 @@ def _fleet_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--batch", type=COUNT, metavar="N", help="So many at a time.")
     @click.option(
         "--fail-percent",
-        type=PERCENT,
+        type=Number(0, 100),
         default=0.0,
         metavar="P",
         help="Go on while no more than this share of the hosts has failed.",

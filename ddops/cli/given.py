@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import click
@@ -11,21 +10,6 @@ from click.core import ParameterSource
 
 #: How many, or which one of a list. SQLite's own bound lies far beyond; a Python number has none.
 COUNT = click.IntRange(1, 1_000_000)
-
-
-class _Percent(click.FloatRange):
-    """`nan` compares with nothing, so no bound would stop it."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        share: float = super().convert(value, param, ctx)
-        if math.isnan(share):
-            self.fail(f"{value!r} is no number.", param, ctx)
-        return share
-
-
-PERCENT = _Percent(0, 100)
 
 
 def refuse_empty(command: click.Command) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -22,6 +23,18 @@ def complete_targets(_ctx: click.Context, _param: click.Parameter, incomplete: s
         return [n for n in target_names(find_project(Path())) if n.startswith(incomplete)]
     except DdopsError:
         return []
+
+
+class Number(click.FloatRange):
+    """A number between two bounds. NaN is none: it is neither below a bound nor above it."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
 
 
 def targets(*, required: bool) -> Callable[[F], F]:
@@ -43,16 +56,8 @@ def targets(*, required: bool) -> Callable[[F], F]:
 
 #: A day: who waits longer for somebody else's work looks what it is.
 _LONGEST_WAIT_S = 86_400.0
-
-
-def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
-    if not 0 <= value <= _LONGEST_WAIT_S:  # NaN is no number of seconds either
-        raise click.BadParameter(f"{value:g} is not 0 to {_LONGEST_WAIT_S:g} seconds")
-    return value
-
-
 lock_wait_option = click.option(
-    "--lock-wait", type=float, default=0.0, metavar="SECONDS", callback=_seconds,
+    "--lock-wait", type=Number(0, _LONGEST_WAIT_S), default=0.0, metavar="SECONDS",
     help="Wait for the lock.",
 )  # fmt: skip
 as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")

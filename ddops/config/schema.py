@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 #: A file with more faults than this is not one that was mistyped.
 MAX_FAULTS = 100
+#: The largest whole number: 64 bits with a sign, as TOML promises and SQLite holds.
+MAX_INT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,10 @@ def problems(document: Document, faults: Iterable[Fault]) -> list[Problem]:
 
 
 def _walk(data: object, info: mi.Type, path: KeyPath) -> Iterator[Fault]:
-    description = ""
+    description = why = ""
     if isinstance(info, mi.Metadata):
         description = str((info.extra_json_schema or {}).get("description", ""))
+        why = str((info.extra or {}).get("why", ""))
         info = info.type
     match info:
         case mi.StructType():
@@ -91,7 +94,7 @@ def _walk(data: object, info: mi.Type, path: KeyPath) -> Iterator[Fault]:
         case mi.UnionType():
             yield from _union(data, info, path)
         case _:
-            wrong = _leaf(data, info, description)
+            wrong = _leaf(data, info, description, why)
             if wrong:
                 yield Fault(path, wrong)
 
@@ -117,6 +120,9 @@ def _list(data: object, info: mi.VarTupleType | mi.ListType, path: KeyPath) -> I
         return
     if len(data) < (info.min_length or 0):
         yield Fault(path, f"expected at least {info.min_length} in the list, got {len(data)}")
+    if info.max_length is not None and len(data) > info.max_length:
+        yield Fault(path, f"expected at most {info.max_length} in the list, got {len(data)}")
+        return
     for i, item in enumerate(data):
         yield from _walk(item, info.item_type, (*path, i))
 
@@ -152,8 +158,8 @@ def _is_kind(data: object, info: mi.Type) -> bool:
     return False
 
 
-def _leaf(data: object, info: mi.Type, description: str) -> str:
-    """What is wrong with a single value; empty when nothing is."""
+def _leaf(data: object, info: mi.Type, description: str, why: str) -> str:
+    """What is wrong with a single value; empty when nothing is. `why` a number is bounded."""
     if isinstance(info, mi.LiteralType):
         return _choice(data, info)
     if isinstance(info, mi.StrType):
@@ -161,7 +167,7 @@ def _leaf(data: object, info: mi.Type, description: str) -> str:
     if isinstance(info, mi.BoolType):
         return "" if isinstance(data, bool) else f"expected true or false, got {kind(data)}"
     if isinstance(info, mi.IntType | mi.FloatType):
-        return _number(data, info)
+        return _number(data, info, why)
     if isinstance(info, mi.DateType):
         day = isinstance(data, date) and not isinstance(data, datetime)
         return "" if day else f"expected a day, as in 2027-01-31 without quotes, got {kind(data)}"
@@ -192,16 +198,25 @@ def _text(data: object, info: mi.StrType, description: str) -> str:
     return ""
 
 
-def _number(data: object, info: mi.IntType | mi.FloatType) -> str:
+def _number(data: object, info: mi.IntType | mi.FloatType, why: str) -> str:
     whole = isinstance(info, mi.IntType)
     right = isinstance(data, int) or (not whole and isinstance(data, float))
     if isinstance(data, bool) or not right or not isinstance(data, int | float):
         return f"expected {_words(info)}, got {kind(data)}"
-    if not math.isfinite(data):
+    if isinstance(data, float) and not math.isfinite(data):
         return f"expected {_words(info)}, got {data}"
     low = (info.ge is not None and data < info.ge) or (info.gt is not None and data <= info.gt)
     high = (info.le is not None and data > info.le) or (info.lt is not None and data >= info.lt)
-    return f"expected {_words(info)}, got {data}" if low or high else ""
+    if not low and not high and isinstance(data, int) and abs(data) > MAX_INT:
+        high, why = True, "more than 64 bits"  # the database behind it holds no more
+    if not low and not high:
+        return ""
+    return f"expected {_words(info)}, got {_figure(data)}" + (f": {why}" if high and why else "")
+
+
+def _figure(data: int | float) -> str:
+    text = str(data)
+    return text if len(text) <= 30 else f"{text[:8]}... of {len(text.lstrip('-'))} digits"
 
 
 def _words(info: mi.Type) -> str:
@@ -222,6 +237,8 @@ def _words(info: mi.Type) -> str:
                 return f"{words} from {info.ge} to {info.le}"
             if info.ge is not None:
                 return f"{words} of at least {info.ge}"
+            if info.gt is not None and info.le is not None:
+                return f"{words} above {info.gt}, at most {info.le}"
             return f"{words} above {info.gt}" if info.gt is not None else words
     return "something else"
 

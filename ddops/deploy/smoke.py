@@ -50,7 +50,7 @@ def smoke_of(
     name = target.service.name
     if not any(c.suite == "smoke" and c.service == name for c in ledger.cells()):
         return skipped(_too_few(0))
-    from ddops.bench.plan import Point
+    from ddops.bench.plan import Point, refuse_oversize
     from ddops.bench.prompts import read_prompts
     from ddops.bench.runner import Bench
     from ddops.bench.target import Target
@@ -58,10 +58,12 @@ def smoke_of(
 
     suite = find_suite(target.lookup, name, "smoke")
     prompts = read_prompts(target.lookup(suite.prompts), suite.prompts)
+    point = Point(min(suite.levels))
+    refuse_oversize(suite, prompts, [point])
     t = target
     measured = Target(t.transport, t.host, t.service, profile, t.port, t.lookup)
     bench = Bench(measured, suite, prompts, ledger, report, lambda: False)
-    return Measure(bench, Point(min(suite.levels)), release)
+    return Measure(bench, point, release)
 
 
 def _too_few(launches: int) -> str:

@@ -51,7 +51,8 @@ def recorded_recipe(manifest: Manifest, files: Mapping[str, bytes], folder: Path
         raise RefusedError(
             f"snapshot {manifest.id[:12]} does not hold what its environment was built from",
             why="they were not on the host any more, or too large",
-            next="provision the host first, then restore the tree alone: --tree-only",
+            next="take files of its tree alone:"
+            f" ddops restore {manifest.id[:12]} --to HOST --path PATH",
         )
     target = folder / str(manifest.content["engine_env"])
     target.mkdir(parents=True)

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from ddops.inventory.suites import Level, Runs
 from ddops.runbook.model import Seconds, Text
 
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{4,64}$", description="4 to 64 hex digits")]
-Count = Annotated[int, Meta(ge=1)]
 Fingerprint = Annotated[
     str, Meta(pattern=r"^(SHA256:[A-Za-z0-9+/]{43})?$", description="SHA256: and 43 characters")
 ]
@@ -86,8 +86,8 @@ class Bench(Struct, frozen=True, kw_only=True):
 
     host: Text
     suite: Literal["smoke", "concurrency"] = "smoke"
-    levels: tuple[Count, ...] = ()
-    repeats: Count | None = None
+    levels: tuple[Level, ...] = ()
+    repeats: Runs | None = None
 
 
 class SweepStep(Struct, frozen=True, kw_only=True):

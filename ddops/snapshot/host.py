@@ -154,8 +154,10 @@ def refusal(host: str, tree: str, answer: Mapping[str, object]) -> DdopsError:
                 next=f"ddops snapshot {host} when it is done",
             )
         case "missing":
-            return RefusedError(f"{host}: no folder {tree}",
-                                next="name the source tree: --tree PATH")  # fmt: skip
+            return RefusedError(
+                f"{host}: no folder {tree}",
+                next=f"name the source tree: ddops snapshot {host} --tree PATH",
+            )
         case "no-git":
             return RefusedError(
                 f"{host}: git is not installed there",

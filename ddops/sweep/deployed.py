@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddops import lock
-from ddops.bench.plan import Point
-from ddops.bench.prompts import read_prompts
+from ddops.bench.plan import Point, refuse_oversize
+from ddops.bench.prompts import Prompts, read_prompts
 from ddops.bench.runner import Bench, Measured
 from ddops.bench.target import Target
 from ddops.clock import Clock
@@ -65,9 +65,13 @@ class Deployed:
 
     target: Target
     suite: Suite
+    prompts: Prompts
     inventory: Inventory
     levels: Sequence[int] = ()
     repeats: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse_oversize(self.suite, self.prompts, self.points)
 
     @property
     def points(self) -> list[Point]:
@@ -83,8 +87,7 @@ class Deployed:
     ) -> Iterator[Measured]:
         """Every load and repeat, each stored as it ends. The host's lock is held meanwhile."""
         one, suite = self.target, self.suite
-        prompts = read_prompts(one.lookup(suite.prompts), suite.prompts)
-        work = Bench(as_deployed(self.inventory, one), suite, prompts, book, report, stopped)
+        work = Bench(as_deployed(self.inventory, one), suite, self.prompts, book, report, stopped)
         owner = lock.owner(f"bench-{suite.kind}", f"bench {suite.kind} {one.service.name}", clock)
         with lock.holding(one.transport, one.layout, owner, wait_s=0.0):
             yield from work.measure(self.points, list(self.rounds), lambda _: True)
@@ -94,6 +97,7 @@ def deployed(
     target: Target, kind: Kind, inventory: Inventory, root: Path, *,
     levels: Sequence[int] = (), repeats: int | None = None,
 ) -> Deployed:  # fmt: skip
-    """The suite of a kind, read for a target."""
+    """The suite of a kind and its prompts, read for a target. No host is asked for that."""
     suite = find_suite(target.lookup, target.service.name, kind, root)
-    return Deployed(target, suite, inventory, levels, repeats)
+    prompts = read_prompts(target.lookup(suite.prompts), suite.prompts)
+    return Deployed(target, suite, prompts, inventory, levels, repeats)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddops import lock
-from ddops.bench.plan import Point
+from ddops.bench.plan import Point, refuse_oversize
 from ddops.bench.prompts import Prompts
 from ddops.bench.record import cell_of
 from ddops.bench.runner import Bench, Measured
@@ -57,6 +57,9 @@ class Sweep:
     arms: Sequence[Profile]
     tools: Tools
     refusals: int = 0
+
+    def __post_init__(self) -> None:
+        refuse_oversize(self.suite, self.prompts, [Point(n) for n in self.suite.levels])
 
     def plan(self) -> list[Start]:
         """The starts that are still to be made: cells with enough valid runs are left alone."""

@@ -182,7 +182,7 @@ def refusal(host: str, tree: str, answer: Mapping[str, object]) -> DdopsError:
             return RefusedError(
                 f"{host}: the series does not fit: {'; '.join(conflict_lines(answer))}",
                 why="nothing was changed: all of a series is applied, or none",
-                next=f"mend the patch, or: ddops tree rebase {host}",
+                next=f"mend the patch, or: ddops tree rebase {host} --onto VERSION",
             )
     return CommandFailed(f"{host}: git {answer.get('command', '')} failed", rc=1, stderr=why)
 

@@ -101,16 +101,84 @@ def test_a_wrong_command_in_a_document_is_found() -> None:
     assert [bool(fault(line)) for line in lines] == [True, False, True]
 
 
+#: Where a command of ours begins in a hint: at its start, or behind words and a colon.
+_OURS = re.compile(r"(?:^|: )(ddops .+)")
+#: A hint may go on in words: behind a comma, or behind the last option.
+_IN_WORDS = re.compile(r"[,;(]|\s{2,}|\s#")
+#: Programs of others; what follows on their line are their options.
+_FOREIGN = re.compile(r"\b(?:pip|aiperf|nvidia-smi|squeue|restic)\b(?:(?!, |;).)*")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+#: Modules that no command is written in, and the commands whose users read their hints.
+ASKED_BY = {
+    "ddops/ledger/export.py": "ddops ledger export",
+    "ddops/ledger/retract.py": "ddops ledger retract",
+    "ddops/report/bundle.py": "ddops bundle",
+    "ddops/restore/release.py": "ddops restore",
+    "ddops/runbook/bind.py": "ddops runbook run",
+}
+
+
+def nexts() -> list[tuple[Path, int, str]]:
+    """Place and text of every `next=` in the code."""
+    return [
+        (path, node.value.lineno, text)
+        for path in modules("ddops")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.keyword) and node.arg == "next"
+        for text in _texts(node.value)
+    ]
+
+
 def hints() -> list[tuple[str, str]]:
-    """Place and text of every `next=` in the code that starts with a command of ours."""
-    found = []
-    for path in modules("ddops"):
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.keyword) and node.arg == "next":
-                for text in _texts(node.value):
-                    if text.startswith("ddops "):
-                        found.append((f"{path}:{node.value.lineno}", text))
-    return found
+    """Place and text of every command of ours that a `next=` tells people to type."""
+    found = ((path, line, _OURS.search(text)) for path, line, text in nexts())
+    return [(f"{path}:{line}", match.group(1)) for path, line, match in found if match]
+
+
+def bare_options(text: str) -> list[str]:
+    """The options that a hint names without a command: those of the command at hand."""
+    ours = _OURS.search(text)
+    if ours:
+        text = text[: ours.start(1)] + text[ours.start(1) + len(_line(ours.group(1))) :]
+    return _OPTION.findall(_FOREIGN.sub("", text))
+
+
+def _line(hint: str) -> str:
+    return _IN_WORDS.split(hint)[0]
+
+
+def lacking(path: Path, options: list[str]) -> list[str]:
+    """Commands that can show a hint of this module, and take none of the options it names."""
+    every = dict(leaves())
+    name = path.as_posix()
+    if name == "ddops/inventory/targets.py":  # a choice of hosts by TARGET ... and its options
+        asked = {c for c, made in every.items() if any(p.name == "exclude" for p in made.params)}
+    elif name == "ddops/cli/options.py":  # `confirm`, called by commands and by their helpers
+        asking = [p for p in modules("ddops/cli") if "confirm(" in _source(p)]
+        having = {m for m in asking if any(_module(c) == m.as_posix() for c in every.values())}
+        return [line for m in sorted(having) for line in lacking(m, options)]
+    elif name in ASKED_BY:
+        asked = {ASKED_BY[name]}
+    else:
+        asked = {c for c, made in every.items() if _module(made) == name}
+        # Several commands in one module: one of them at least knows the option.
+        if any(set(options) <= _options(every[c]) for c in asked):
+            return []
+    return sorted(c for c in asked if not set(options) <= _options(every[c])) or (
+        [] if asked else [f"{name}: a library cannot know the command at hand; see ASKED_BY"]
+    )
+
+
+def _options(command: click.Command) -> set[str]:
+    return {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+
+
+def _module(command: click.Command) -> str:
+    return getattr(command.callback, "__module__", "").replace(".", "/") + ".py"
+
+
+def _source(path: Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
 def _texts(node: ast.expr) -> list[str]:
@@ -130,11 +198,26 @@ def test_what_errors_tell_people_to_type_is_right() -> None:
     assert len(found) > 20
     wrong = {}
     for place, text in found:
-        # A hint may go on in words: behind a comma, or behind the last option.
-        line = re.split(r"[,;(]|\s{2,}|\s#", text)[0].strip().replace("'", "")
+        line = _line(text).strip().replace("'", "")
         if why := fault(line, whole="--project" not in line):
             wrong[f"{place}: {text}"] = why
     assert not wrong
+
+
+def test_an_option_that_an_error_names_is_one_of_the_command_at_hand() -> None:
+    found = [(p, n, t, named) for p, n, t in nexts() if (named := bare_options(t))]
+    assert len(found) > 10
+    wrong = {f"{p}:{n}: {t}": why for p, n, t, named in found if (why := lacking(p, named))}
+    assert not wrong
+
+
+def test_an_option_of_another_command_is_found() -> None:
+    assert bare_options("wait for it (--lock-wait SECONDS)") == ["--lock-wait"]
+    assert bare_options("see: ddops lock release ANY --stale, or take --out") == ["--out"]
+    assert bare_options("pip install --force-reinstall 'x==1'") == []
+    assert lacking(Path("ddops/lock.py"), ["--lock-wait"])
+    assert lacking(Path("ddops/cli/bench.py"), ["--lock-wait"])
+    assert not lacking(Path("ddops/cli/bench.py"), ["--levels"])
 
 
 def test_every_exit_code_is_documented() -> None:

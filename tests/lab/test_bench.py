@@ -225,6 +225,7 @@ def test_a_sweep_measures_every_cell_on_starts_of_its_own_and_comes_back(
     again = lab.ok("bench", "sweep", swept.name)
     assert runs(lab, since=int(str(found[-1]["seq"]))) == []
     assert "RUN" not in again.out
+    assert "nothing is left to measure" in again.err
     # A flag makes another cell: nothing of the old one is taken for it.
     lab.profile("sweep-b", "commit=4")
     plan = lab.ok("bench", "sweep", swept.name, "--dry-run", "--json").json

@@ -193,7 +193,7 @@ def test_two_deploys_at_once_name_the_holder(
     second = lab.run("deploy", serving.name)
     assert second.rc == 7, second
     assert f"pid {run.process.pid} (deploy tiny" in second.err
-    assert "--lock-wait" in second.err
+    assert f"ddops lock status {serving.name}" in second.err
     status = lab.ok("lock", "status", serving.name)
     assert f"pid {run.process.pid}" in status.out
     refused = lab.run("lock", "release", serving.name)

@@ -305,3 +305,14 @@ def test_as_typed(
     assert judged.code == 0 and "within its history" in judged.out
     assert go("bench", "regression", newest, "--figure", "nope").code == 2
     assert go("bench", "regression", newest, "--json").document["data"]["worse"] is False
+
+
+def test_nothing_is_compared_with_itself(lab: Lab) -> None:
+    """By run, by cell, or by two runs of one cell: each stands for all of them."""
+    cell = lab.cell("ar")
+    first, second = lab.run(cell, 50.0), lab.run(cell, 51.0)
+    for a, b in ((first, first), (first, second), (cell.key, cell.key), (cell.key, second)):
+        with pytest.raises(UsageError, match="one configuration") as caught:
+            compare(lab.ledger, a, b)
+        assert f"ddops bench regression {second}" in caught.value.next
+    assert lab.ledger.conclusions([first, second]) == []

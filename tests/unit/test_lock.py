@@ -43,7 +43,7 @@ def test_one_takes_it_and_the_next_is_told_who(host: LocalTransport, layout: Hos
     lock.take(host, layout, me())
     with pytest.raises(LockHeldError, match=rf"pid {os.getpid()} \(deploy x\)") as held:
         lock.take(host, layout, me("other"))
-    assert "--lock-wait" in held.value.next
+    assert held.value.next == "wait until it has ended: ddops lock status box"
     seen = lock.read(host, layout)
     assert seen is not None
     assert seen.owner is not None

@@ -378,7 +378,7 @@ def test_random_tokens_cannot_be_asked_for(tmp_path: Path) -> None:
     """Acceptance on random tokens says nothing, so a suite takes texts from a file alone."""
     bad = tmp_path / "random.jsonl"
     bad.write_text('{"id": "r", "input_ids": [5, 9, 1]}\n')
-    with pytest.raises(ConfigError, match="'text'"):
+    with pytest.raises(ConfigError, match="`text` is missing"):
         read_prompts(bad, "random.jsonl")
 
 

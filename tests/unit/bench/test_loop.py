@@ -33,8 +33,9 @@ from tests.unit.bench.support import MS, native
 FOLDER = str(Path(package.__file__).parents[1])
 
 
-def run(mock: Mock, count: int, *, payload: str = "x", **changes: Any) -> Load:
+def run(mock: Mock, count: int, *, payload: str = "x", files: str = "1024", **changes: Any) -> Load:
     """The client as it runs on a host: a process of its own, plan in, answer out."""
+    within = ["/bin/sh", "-c", f'ulimit -Sn {files}; exec "$@"', "sh"]
     base: dict[str, Any] = {
         "where": Where(host="127.0.0.1", port=mock.port, model="m"),
         "route": "generate",
@@ -49,7 +50,7 @@ def run(mock: Mock, count: int, *, payload: str = "x", **changes: Any) -> Load:
     }
     plan = LoadPlan(**{**base, **changes})
     done = subprocess.run(
-        [sys.executable, "-m", "load"], input=plan.dump(), capture_output=True, timeout=90,
+        [*within, sys.executable, "-m", "load"], input=plan.dump(), capture_output=True, timeout=90,
         env={"PYTHONPATH": FOLDER, "PATH": "/usr/bin:/bin"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
@@ -118,6 +119,13 @@ def test_two_hundred_streams_at_once() -> None:
     with serving(Mock(tokens(3, 0.3, first_s=1.5))) as mock:
         load = run(mock, 200, concurrency=200)
     assert mock.most == 200
+    assert all(s.ok for s in load.samples)
+
+
+def test_a_session_that_may_open_few_files_holds_the_level_all_the_same() -> None:
+    with serving(Mock(tokens(2, 0.1, first_s=0.5))) as mock:
+        load = run(mock, 60, concurrency=60, files="32")
+    assert mock.most == 60
     assert all(s.ok for s in load.samples)
 
 

@@ -33,7 +33,7 @@ CASES = {
         "steps[0].do.suit: unknown key `suit`, nearest is `suite`"
     ),
     HEAD + STEP + 'do = { step = "bench", host = "b", repeats = "two" }\n': (
-        "steps[0].do.repeats: expected a whole number of at least 1, got text"
+        "steps[0].do.repeats: expected a whole number from 1 to 1000, got text"
     ),
     HEAD + STEP + 'do = { step = "deploy", host = "${hosst}" }\n' + HOST: "unknown parameter",
     HEAD + OK + 'require = [{ facct = "os.arch" }]\n': (
