@@ -21,6 +21,8 @@ CACHED = 0.01
 SHARED = {"generate": 4, "completions": 4, "chat": 48}
 #: A client that is busy for more than this part of the time may be what is measured.
 CLIENT_CPU = 0.8
+#: Beyond three missed looks: one at a host that is busy may take its own time limits, 7 s.
+LOOK_S = 10.0
 #: The clock may be slewed, not set.
 CLOCK_STEP_NS = 1_000_000
 #: A median whose bound is wider than this says the client was too slow to see it.
@@ -173,6 +175,13 @@ def _client(load: Load, asked: Asked) -> Iterator[Finding]:
         able = client.get("capacity_reads_s")
         words = f", which at {able:.0f} reads/s is full" if isinstance(able, float) else ""
         yield _void("client ceiling", f"the client used {cpu / wall:.0%} of its core{words}")
+    every, unlooked = client.get("look_every_s"), client.get("unlooked_s")
+    if every is not None and unlooked is not None and unlooked > LOOK_S + 3 * every:
+        yield _void(
+            "looks",
+            f"nobody looked at GPUs and engine for {unlooked:.0f} s of the run"
+            f" (a look every {every:g} s was asked for)",
+        )
     noise = max(load.noise_before, load.noise_after)
     if noise > asked.max_noise:
         yield _void("noise", f"others took {noise:.0%} of the core, at most {asked.max_noise:.0%}")

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 
@@ -122,7 +123,15 @@ def load(plan, key, stamped):
     loop.step_ns = offset() - loop.wall_before
     for row in conditions:
         row["at"] -= loop.t0
+    loop.look_every_s = plan["around"]["sample_s"] or None
+    loop.unlooked_s = unlooked([row["at"] for row in conditions], loop.end - loop.t0)
     return loop, conditions
+
+
+def unlooked(looks, end):
+    """The longest time of a run in which nobody looked around, in seconds; times in ns."""
+    marks = [0, *(at for at in looks if 0 < at < end), end]
+    return max(marks[i + 1] - marks[i] for i in range(len(marks) - 1)) / 1e9
 
 
 def start_sampler(plan, key):
@@ -130,26 +139,33 @@ def start_sampler(plan, key):
     if not period:
         return None
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # A file and no pipe: nobody reads before the run has ended, and a pipe that is full (at eight
+    # GPUs after half a minute) would stop the looks without a word.
+    said = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed where it is read
     watcher = subprocess.Popen(
         [sys.executable, "-m", "load.sampler", str(period)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        stdin=subprocess.PIPE, stdout=said, stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": folder},
     )  # fmt: skip
     where = {"host": plan["host"], "port": plan["port"], "key": key}
     assert watcher.stdin is not None  # noqa: S101 - a pipe was asked for
     watcher.stdin.write(json.dumps(where).encode() + b"\n")
     watcher.stdin.flush()
-    return watcher
+    return watcher, said
 
 
 def end_sampler(watcher):
     if watcher is None:
         return []
+    process, said = watcher
     try:
-        out, _ = watcher.communicate(timeout=10)
+        process.communicate(timeout=10)
     except subprocess.TimeoutExpired:
-        watcher.kill()
-        out, _ = watcher.communicate()
+        process.kill()
+        process.communicate()
+    with said:
+        said.seek(0)
+        out = said.read()
     rows = []
     for line in out.decode("utf-8", "replace").splitlines():
         try:
@@ -183,6 +199,8 @@ def client(loop, warm):
         "capacity_reads_s": reads / loop.cpu_s if loop.cpu_s > 0 else None,
         "read_delay_ns": spread(loop.late_reads),
         "stopped": loop.stopped,
+        "look_every_s": loop.look_every_s,
+        "unlooked_s": loop.unlooked_s,
     }
 
 

@@ -87,7 +87,8 @@ class Loop:
         self.late_reads = array("q")  # from the kernel's stamp to our read
         self.stopped = ""
         self.t0 = self.end = 0
-        self.cpu_s = 0.0
+        self.cpu_s = self.unlooked_s = 0.0
+        self.look_every_s = None
         self.wall_before = self.step_ns = 0
         self.raw_bytes = 0
         self._next = 0

@@ -63,6 +63,7 @@ def test_the_run_is_valid_but_for_the_rule() -> None:
         (replace(RUN, conditions=(HOT, {})), Status.VOID, "held down at 1 of 2 looks"),
         (client(clock_step_ns=-2_000_000), Status.VOID, "the clock was set by -2.0 ms"),
         (client(stopped="deadline"), Status.VOID, "stopped: deadline"),
+        (client(look_every_s=1.0, unlooked_s=13.5), Status.VOID, "nobody looked at GPUs"),
         (each(left_late), Status.VOID, "requests left 6.0 ms late"),
         (replace(RUN, noise_before=0.03), Status.VOID, "others took 3% of the core"),
         (replace(RUN, noise_after=0.03), Status.VOID, "others took 3% of the core"),
@@ -73,6 +74,13 @@ def test_each_rule_alone_keeps_a_run_out(run: Load, status: Status, says: str) -
     found, why = judged(run)
     assert found is status
     assert says in why
+
+
+@pytest.mark.parametrize(("every", "without"), [(1.0, 12.5), (60.0, 61.0), (None, 600.0)])
+def test_looks_as_far_apart_as_they_were_asked_for_are_enough(
+    every: float | None, without: float
+) -> None:
+    assert judged(client(look_every_s=every, unlooked_s=without))[0] is Status.VALID
 
 
 def test_a_commit_length_above_the_width_of_a_verify_pass_is_impossible() -> None:
