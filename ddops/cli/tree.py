@@ -355,5 +355,5 @@ def _written(
             path.write_bytes(data)
     if out:
         torn = "\n" if old and not old.endswith("\n") else ""
-        write_whole(listed, old + torn + "".join(f"{p.name}\n" for p, _ in out))
+        write_whole(listed.resolve(), old + torn + "".join(f"{p.name}\n" for p, _ in out))
     return [p for p, _ in out]

@@ -14,7 +14,7 @@ from enum import Enum
 
 from ddops.command import cmd
 from ddops.deploy.code import code_seen
-from ddops.deploy.environment import environment_wrong
+from ddops.deploy.environment import Environment, environment_seen
 from ddops.deploy.host import Links, ServiceOnHost
 from ddops.deploy.release import Release, release_files, staged_release
 from ddops.errors import CommandFailed, DdopsError
@@ -88,11 +88,12 @@ def judge_drift(
     return [*rows, *_code(raw.get("code"))]
 
 
-def environment_row(wrong: Sequence[str]) -> Row:
+def environment_row(seen: Environment) -> Row:
     """The engine's environment against what its build recorded."""
-    if wrong and wrong[0].startswith("UNKNOWN"):
-        return Row(ENVIRONMENT, "as it was built", wrong[0], Same.UNKNOWN)
-    return Row(ENVIRONMENT, "as it was built", "; ".join(wrong) or "whole", _same(not wrong))
+    if seen.unknown and not seen.wrong:
+        return Row(ENVIRONMENT, "as it was built", "; ".join(seen.unknown), Same.UNKNOWN)
+    words = "; ".join(seen.wrong) or "whole"
+    return Row(ENVIRONMENT, "as it was built", words, _same(not seen.wrong))
 
 
 def mends(host: str, rows: Sequence[Row]) -> str:
@@ -247,6 +248,6 @@ def drift_of(target: ServiceOnHost, seen: Observation, wanted: str | None) -> li
     rows = judge_drift(seen, links, release, files, raw, follower=target.node.rank > 0)
     rows += judge_unit(target.unit_beside(release))
     argv, _ = release.launch.expand({"engine_dir": target.host.engine_dir})
-    rows.append(environment_row(environment_wrong(target.transport, target.host, argv[0])))
+    rows.append(environment_row(environment_seen(target.transport, target.host, argv[0])))
     rows += _patched(code_seen(target, release), release)
     return [*rows, pending_row(wanted, links.current)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import posixpath
+from dataclasses import dataclass
 
 from ddops.command import ALONE, cmd
+from ddops.errors import DdopsError
 from ddops.hostside import source
 from ddops.inventory.model import Host
 from ddops.transport import Transport
@@ -14,19 +16,26 @@ from ddops.transport import Transport
 LOOK_S = 60.0
 
 
-def environment_wrong(transport: Transport, host: Host, python: str) -> tuple[str, ...]:
-    """What is missing of the environment that has this interpreter; empty where it is whole.
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """`wrong`: what is missing of it. `unknown`: what could not be told, which is not wrong."""
 
-    UNKNOWN begins a line where it cannot be told.
-    """
+    wrong: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def environment_seen(transport: Transport, host: Host, python: str) -> Environment:
+    """The environment that has this interpreter. A host that does not answer makes it unknown."""
     folder = posixpath.dirname(posixpath.dirname(python))
-    done = transport.run(cmd(host.python, *ALONE, "-c", source("env_whole"), folder),
-                         deadline_s=LOOK_S)  # fmt: skip
+    words = ""
     try:
+        done = transport.run(cmd(host.python, *ALONE, "-c", source("env_whole"), folder),
+                             deadline_s=LOOK_S)  # fmt: skip
+        words = done.err.strip()[-200:] or f"ended with {done.rc}"
         seen = json.loads(done.out) if done.ok else {}
         if seen is None:
-            return (f"{folder} is not there",)
-        return tuple(str(w) for w in seen["wrong"])
-    except (ValueError, KeyError, TypeError):
-        words = done.err.strip()[-200:] or f"ended with {done.rc}"
-        return (f"UNKNOWN: {folder} cannot be looked at: {words}",)
+            return Environment((f"{folder} is not there",))
+        return Environment(tuple(map(str, seen["wrong"])), tuple(map(str, seen["unknown"])))
+    except (DdopsError, ValueError, KeyError, TypeError) as error:
+        why = error.what if isinstance(error, DdopsError) else words
+        return Environment(unknown=(f"{folder} cannot be looked at: {why}",))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddops.command import ALONE, Cmd, Redactor, Secret, cmd, sh
-from ddops.deploy.environment import environment_wrong
+from ddops.deploy.environment import environment_seen
 from ddops.deploy.preflight import Preflight, parse_preflight
 from ddops.deploy.release import Release, places, release_files
 from ddops.engines.sglang import LAUNCHER_WORDS
@@ -155,7 +155,7 @@ class ServiceOnHost:
         found = parse_preflight(done.out, upstream)
         if not found.silent:
             return found
-        return replace(found, broken=environment_wrong(self.transport, self.host, argv[0]))
+        return replace(found, broken=environment_seen(self.transport, self.host, argv[0]).wrong)
 
     def staged(self) -> tuple[str, ...]:
         """Digests of the releases that lie here, in no order."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddops.deploy.drain import BACK_S
-from ddops.deploy.environment import environment_wrong
+from ddops.deploy.environment import environment_seen
 from ddops.deploy.host import ServiceOnHost, port_is_foreign
 from ddops.deploy.record import Recorder
 from ddops.deploy.release import Release
@@ -25,6 +25,8 @@ from ddops.errors import (
 from ddops.model import State, short
 from ddops.transport.files import read_file
 
+#: Looks at replicas that are healthy and late; each waits for six seconds by itself.
+LOOKS = 3
 #: The router itself listens within two seconds; a busy machine takes longer.
 START_S = 60.0
 
@@ -52,7 +54,7 @@ def settle(router: RouterOnHost, versions: Mapping[str, str], tools: Tools) -> S
             next=f"ddops deploy {router.routed.service.name}",
         )
     with_urls = {router.routed.of(host).url: version for host, version in versions.items()}
-    seen = router.look()
+    seen = _looked(router, with_urls)
     place = router.place
     if seen.state is State.UNKNOWN:  # it may serve all the same: nobody restarts what he cannot see
         raise UnreachableError(
@@ -66,7 +68,7 @@ def settle(router: RouterOnHost, versions: Mapping[str, str], tools: Tools) -> S
     if changed:
         seen = _start(router, release, [*with_urls], tools)
     added, removed = _in_step(router, seen, with_urls)
-    seen = router.look()
+    seen = _looked(router, with_urls)
     if not seen.ready or not seen.healthy:
         raise GateFailed(
             f"{place.host.name}: the router of {router.routed.service.name} is up with no healthy"
@@ -81,6 +83,16 @@ def settle(router: RouterOnHost, versions: Mapping[str, str], tools: Tools) -> S
         ),
         added, removed,
     )  # fmt: skip
+
+
+def _looked(router: RouterOnHost, urls: Collection[str]) -> RouterSeen:
+    """A look; another one where a replica of `urls` is healthy and was too busy to answer."""
+    for _ in range(LOOKS - 1):
+        seen = router.look()
+        mine = [seen.of(url) for url in urls]
+        if all(one.proven or one.healthy is not True for one in mine):
+            return seen
+    return router.look()
 
 
 def _none(seen: RouterSeen) -> str:
@@ -109,7 +121,8 @@ def _in_step(
                 why=why and f"asked from there: {why}",
                 next=f"ddops status {router.routed.service.name}",
             )
-        added.append(url)
+        if seen.of(url).healthy is None:
+            added.append(url)
     ours = {r.url for r in router.routed.replicas}
     for replica in seen.replicas:
         if replica.healthy is not None and replica.url not in ours:
@@ -148,7 +161,7 @@ def _fit(router: RouterOnHost, release: Release) -> None:
     """Its environment and scripts are as provision leaves them."""
     place = router.place
     env = place.layout.env(str(release.content["lock"]))
-    wrong = environment_wrong(place.transport, place.host, f"{env}/bin/python")
+    wrong = environment_seen(place.transport, place.host, f"{env}/bin/python").wrong
     start = f"{place.layout.hostside}/router_start.py"
     if read_file(place.transport, start) is None:
         wrong = (*wrong, f"{start} is not there")

@@ -6,7 +6,7 @@ import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from ddops.errors import Interrupted
@@ -17,13 +17,20 @@ class Stop:
 
     def __init__(self) -> None:
         self._asked = threading.Event()
+        self._noted = False
+
+    def note(self) -> None:
+        """`asked` from now on. All that a signal handler may do: an event's lock may be held by
+        the very line that it interrupts."""
+        self._noted = True
 
     def ask(self) -> None:
+        self._noted = True
         self._asked.set()
 
     @property
     def asked(self) -> bool:
-        return self._asked.is_set()
+        return self._noted
 
     def check(self, where: str) -> None:
         """Raise `Interrupted` when a stop was asked for."""
@@ -50,14 +57,18 @@ def on_interrupt(stop: Stop, tell: Callable[[str], None]) -> Iterator[None]:
     """
     words = "stopping: the step at work is ended, what is half done goes back; again: at once"
 
+    def heard_of() -> None:
+        stop.ask()  # ends what waits
+        tell(words)
+
     def handle(signum: int, _frame: FrameType | None) -> None:
         if stop.asked:
             if signum == signal.SIGHUP:
                 return
             raise KeyboardInterrupt
-        stop.ask()
-        # Not from here: this may have come in the midst of a message, whose lock is held.
-        _thread.start_new_thread(tell, (words,))
+        stop.note()
+        with suppress(RuntimeError):  # no thread to be had: the wish is noted all the same
+            _thread.start_new_thread(heard_of, ())
 
     if threading.current_thread() is not threading.main_thread():
         yield

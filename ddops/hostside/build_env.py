@@ -27,6 +27,7 @@ import time
 from ddops.hostside.env_whole import LISTING, SITES, listing, seen
 
 SCHEMA = "ddops.env/1"
+REPLACED = ".replaced-"
 
 
 def main(argv):
@@ -43,11 +44,45 @@ def build(spec):
     target = spec["dir"]
     there = seen(target)
     if there is not None and not there["wrong"]:
+        if there["unknown"]:
+            sys.exit("%s cannot be looked at: %s" % (target, "; ".join(there["unknown"])))
         print(json.dumps({"schema": SCHEMA, "built": False}))
         return 0
-    clear(target)
+    real = os.path.realpath(target)  # a link to a larger disk stays one
+    aside = put_aside(real)
+    try:
+        os.makedirs(real)
+        record = make(spec, target, began)
+    except BaseException:
+        shutil.rmtree(real, ignore_errors=True)
+        if aside is not None:
+            os.rename(aside, real)  # broken as it was, and no worse
+        raise
+    for old in glob.glob(glob.escape(real) + REPLACED + "*"):
+        # A restore may have put somebody's tree aside in there: that is not ours to throw away.
+        if not os.path.isdir(old):
+            os.unlink(old)
+        elif not glob.glob(os.path.join(glob.escape(old), SITES, "*.before-*")):
+            shutil.rmtree(old, ignore_errors=True)
+    print(json.dumps({"schema": SCHEMA, "built": True, "built_s": record["built_s"]}))
+    return 0
+
+
+def put_aside(real):
+    """What lies there gets another name: nothing of it has to be removed for that, and an engine
+    that runs from it goes on with what it has open. None where nothing lies."""
+    if not os.path.lexists(real):
+        return None
+    aside = "%s%s%d" % (real, REPLACED, time.time_ns())
+    os.rename(real, aside)
+    return aside
+
+
+def make(spec, target, began):
     with_pip = bool(spec["torch"] or spec["lock"] or spec["dists"])
-    run([sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), target])
+    # By its real path: venv takes no link.
+    real = os.path.realpath(target)
+    run([sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), real])
     python = os.path.join(target, "bin", "python")
     source = sources(spec)
     if spec["torch"]:
@@ -72,25 +107,7 @@ def build(spec):
         "built_s": round(time.monotonic() - began, 1),
     }
     write(os.path.join(target, "env.json"), json.dumps(record, indent=1).encode())
-    print(json.dumps({"schema": SCHEMA, "built": True, "built_s": record["built_s"]}))
-    return 0
-
-
-def clear(target):
-    """Take away what lies there, its mark first: cut short, it is half built and not whole."""
-    if not os.path.lexists(target):
-        return
-    if os.path.islink(target) or not os.path.isdir(target):
-        os.unlink(target)
-        return
-    mark = os.path.join(target, "env.json")
-    if os.path.lexists(mark):
-        os.unlink(mark)
-    if glob.glob(os.path.join(glob.escape(target), SITES, "*.before-*")):
-        # A restore has put somebody's tree aside there: that is not ours to throw away.
-        os.rename(target, "%s.before-%d" % (target, time.time()))
-        return
-    shutil.rmtree(target)
+    return record
 
 
 def verify(python, spec):

@@ -128,7 +128,10 @@ class FileStep:
 
 @dataclass(frozen=True, slots=True)
 class EnvStep:
-    """The engine environment, built on the host from inputs that already lie there."""
+    """The engine environment, built on the host from inputs that already lie there.
+
+    `laid` is a folder inside that somebody is about to lay down: it is not missing.
+    """
 
     id: str
     title: str
@@ -136,6 +139,7 @@ class EnvStep:
     recipe: EnvRecipe
     find_links: str | None
     index: str | None
+    laid: str = ""
 
     @property
     def _dir(self) -> str:
@@ -150,13 +154,20 @@ class EnvStep:
         build = f"{self._dir} ({self.recipe.kind}), packages from {where}"
         if not isinstance(seen, dict):
             return Proposal(Change.CREATE, (f"build {build}",))
-        wrong = [str(w) for w in seen["wrong"]]
+        absent = f"{posixpath.relpath(self.laid, self._dir)} is missing" if self.laid else ""
+        wrong = [str(w) for w in seen["wrong"] if w != absent]
+        if not wrong and seen["unknown"]:
+            return Proposal(Change.UNKNOWN, (f"{self._dir} cannot be looked at", *seen["unknown"]))
         if not wrong and seen["digest"] != self.recipe.digest:
             wrong = [f"it was built of {str(seen['digest'])[:12]}"]
         if not wrong:
             return NOTHING
         edits = f"an edit by hand there is gone then: ddops snapshot {self.side.transport.host}"
-        return Proposal(Change.UPDATE, (f"build again {build}", *wrong, f"{edits} keeps it"))
+        return Proposal(
+            Change.UPDATE,
+            (f"build again {build}", *wrong, f"{edits} keeps it",
+             "an engine that runs from it may miss files until it is built"),
+        )  # fmt: skip
 
     def apply(self) -> None:
         inputs = self.side.layout.inputs(self.recipe.digest)

@@ -13,7 +13,7 @@ import secrets
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ddops import deploy, lock
@@ -30,6 +30,7 @@ from ddops.model import short
 from ddops.plan import Plan as ProvisionPlan
 from ddops.plan import Proposal, Step, apply_plan, make_plan
 from ddops.provision import EngineCode, EnvRecipe, Provision
+from ddops.provision.steps import EnvStep
 from ddops.restore.release import (
     recorded_code,
     recorded_recipe,
@@ -58,12 +59,18 @@ class Recorded(Provision):
 
     kept: EnvRecipe = field(kw_only=True)
     patched: EngineCode = field(kw_only=True)
+    #: Where the tree is going to be laid: an environment is not broken for want of it.
+    laid: str = field(kw_only=True)
 
     def recipe(self) -> EnvRecipe:
         return self.kept
 
     def code(self, recipe: EnvRecipe) -> EngineCode:
         return self.patched
+
+    def steps(self) -> list[Step]:
+        made = Provision.steps(self)
+        return [replace(s, laid=self.laid) if isinstance(s, EnvStep) else s for s in made]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +127,7 @@ def restore_host(
     owner = lock.owner(stamp, f"restore {short(manifest.id)}", tools.deploy.clock)
     with tempfile.TemporaryDirectory(prefix="ddops-") as folder:
         work = Path(folder)
-        steps = _provision(transport, host, service, snapshot, tools, work)
+        steps = _provision(transport, host, service, snapshot, tools, work, tree.path)
         make_dirs(transport, tree.layout.state, mode=0o700)
         with lock.holding(
             transport, tree.layout, owner, wait_s=tools.deploy.lock_wait_s,
@@ -170,7 +177,7 @@ def look(tree: TreeOnHost, tools: Tools) -> Plan:
 
 def _provision(
     transport: Transport, host: Host, service: Service | None, snapshot: Snapshot, tools: Tools,
-    work: Path,
+    work: Path, laid: str,
 ) -> Recorded | None:  # fmt: skip
     """Provision by the record; None for a snapshot that has no environment of ours."""
     if snapshot.manifest.content["lock"] is None:
@@ -178,7 +185,9 @@ def _provision(
     recipe = recorded_recipe(snapshot.manifest, snapshot.files, work / "recorded")
     services = [service] if service is not None else []
     code = recorded_code(snapshot.manifest, snapshot.files, recipe)
-    return Recorded(transport, host, services, tools.deploy.lookup, work, kept=recipe, patched=code)
+    return Recorded(
+        transport, host, services, tools.deploy.lookup, work, kept=recipe, patched=code, laid=laid
+    )
 
 
 def _aside(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ddops.hostside import env_whole, joined
+from ddops.hostside import build_env, env_whole, joined
 
 SCRIPT = joined("env_whole", "build_env")
 
@@ -110,6 +112,7 @@ def test_a_second_build_waits_for_the_first(tmp_path: Path) -> None:
 
 
 LISTING = env_whole.LISTING
+WHOLE = {"digest": "abc", "wrong": [], "unknown": []}
 
 
 def seen(env: str) -> dict[str, Any] | None:
@@ -149,10 +152,6 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "one of a shared folder": (
         lambda e: shutil.rmtree(site(e) / "shared/cudnn"), "shared/cudnn is missing"
     ),
-    "another version": (
-        lambda e: (site(e) / "other-1.0.dist-info").rename(site(e) / "other-2.0.dist-info"),
-        "other-1.0.dist-info is missing",
-    ),
     "no interpreter": (lambda e: (e / "bin/python").unlink(), "bin/python does not start"),
     "bin": (lambda e: shutil.rmtree(e / "bin"), "bin/python does not start"),
     "a dangling link": (dangle, "/nowhere/python3.9"),
@@ -185,14 +184,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 @pytest.mark.parametrize("how", BREAKS)
 def test_what_is_broken_is_seen_and_built_anew(built: tuple[Path, list[str]], how: str) -> None:
     env, words = built
-    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    assert seen(str(env)) == WHOLE
     broken, words_of_it = BREAKS[how]
     broken(env)
     found = seen(str(env))
     assert found is not None
     assert words_of_it in "; ".join(found["wrong"])
     assert build(words)["built"] is True
-    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    assert seen(str(env)) == WHOLE
     assert build(words)["built"] is False
 
 
@@ -204,7 +203,7 @@ def test_one_that_an_earlier_release_built_is_known_by_its_distributions(
     del record["listing"]
     (env / "env.json").write_text(json.dumps(record))
     (env / LISTING).unlink()
-    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    assert seen(str(env)) == WHOLE
     shutil.rmtree(site(env) / "other-1.0.dist-info")
     assert "other-1.0.dist-info is missing" in str(seen(str(env)))
     assert build(words)["built"] is True
@@ -218,16 +217,81 @@ def test_nothing_lies_there_or_something_else(tmp_path: Path) -> None:
     assert build(spec(tmp_path))["built"] is True
 
 
-def test_a_build_over_a_broken_one_takes_the_mark_away_first(tmp_path: Path) -> None:
+def test_a_build_that_fails_leaves_the_broken_one_no_worse(tmp_path: Path) -> None:
+    """An engine may still run from it, and what is left of it may start again."""
     words = spec(tmp_path)
     build(words)
     env = tmp_path / "env/abc"
     shutil.rmtree(site(env) / "engine")
-    shutil.rmtree(tmp_path / "trees/engine")
+    before = sorted(str(p.relative_to(env)) for p in env.rglob("*"))
+    shutil.move(tmp_path / "trees/engine", tmp_path / "elsewhere")
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert not (env / "env.json").exists()
-    assert "not built to its end" in str(seen(str(env)))
+    assert sorted(str(p.relative_to(env)) for p in env.rglob("*")) == before
+    assert [p.name for p in env.parent.iterdir() if p.is_dir()] == ["abc"]
+    shutil.move(tmp_path / "elsewhere", tmp_path / "trees/engine")
+    assert build(words)["built"] is True
+    assert seen(str(env)) == WHOLE
+    assert [p.name for p in env.parent.iterdir() if p.is_dir()] == ["abc"]
+
+
+def test_a_link_to_another_disk_stays_one(tmp_path: Path) -> None:
+    words = spec(tmp_path)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/abc").symlink_to(tmp_path / "disk/abc")
+    assert build(words)["built"] is True
+    shutil.rmtree(site(tmp_path / "env/abc") / "engine")
+    assert build(words)["built"] is True
+    assert (tmp_path / "env/abc").is_symlink()
+    assert seen(str(tmp_path / "env/abc")) == WHOLE
+    assert [p.name for p in (tmp_path / "disk").iterdir()] == ["abc"]
+
+
+def test_what_a_hand_upgraded_is_not_missing(built: tuple[Path, list[str]]) -> None:
+    """A version is drift, and no reason to build eleven gigabytes again."""
+    env, words = built
+    (site(env) / "pip-99.dist-info").mkdir()
+    (site(env) / "other-1.0.dist-info").rename(site(env) / "other-2.0.dist-info")
+    for old in (*site(env).glob("pip-2*.dist-info"), *(env / "bin").glob("pip*")):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    assert seen(str(env)) == WHOLE
+    assert build(words)["built"] is False
+    shutil.rmtree(site(env) / "other-2.0.dist-info")
+    assert "other-1.0.dist-info is missing" in str(seen(str(env)))
+    assert build(words)["built"] is True
+
+
+def test_what_cannot_be_told_is_no_reason_to_build(
+    built: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    env, _ = built
+    look = os.stat
+
+    def stale(path: Any, **more: Any) -> os.stat_result:
+        if str(path).endswith("shared/nccl"):
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return look(path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stale)
+        found = seen(str(env))
+    assert found is not None
+    assert found["wrong"] == []
+    assert "shared/nccl: Stale file handle" in found["unknown"][0]
+    slow = tmp_path / "slow"
+    (slow / "bin").mkdir(parents=True)
+    (slow / "env.json").write_text((env / "env.json").read_text())
+    shutil.copy(env / LISTING, slow / LISTING)
+    (slow / "bin/python").write_text("#!/bin/sh\nexec sleep 30\n")
+    (slow / "bin/python").chmod(0o755)
+    monkeypatch.setattr(env_whole, "START_S", 0.2)
+    assert "did not answer" in str((seen(str(slow)) or {})["unknown"])
+    told = {"digest": "abc", "wrong": [], "unknown": ["x: Stale file handle"]}
+    monkeypatch.setattr(build_env, "seen", lambda _: told)
+    with pytest.raises(SystemExit, match="cannot be looked at: x: Stale file handle"):
+        build_env.build({"dir": str(env)})  # type: ignore[no-untyped-call]
+    assert seen(str(env)) == WHOLE
 
 
 def test_scripts_that_are_sent_as_one_have_no_name_twice() -> None:
@@ -244,7 +308,7 @@ def test_code_that_a_hand_edited_is_no_broken_environment(built: tuple[Path, lis
     folder = site(env) / "other/srt"
     shutil.rmtree(folder)
     (site(env) / "other/by_hand.py").touch()
-    assert seen(str(env)) == {"digest": "abc", "wrong": []}
+    assert seen(str(env)) == WHOLE
     (site(env) / "other/by_hand.py").unlink()
     folder.mkdir()
 
@@ -257,6 +321,6 @@ def test_a_tree_that_was_put_aside_there_is_not_thrown_away(tmp_path: Path) -> N
     (site(env) / "engine").rename(aside)
     (aside / "mine.py").write_text("MINE = 1\n")
     assert build(words)["built"] is True
-    assert seen(str(env)) == {"digest": "abc", "wrong": []}
-    (kept,) = (tmp_path / "env").glob("abc.before-*/lib/python3*/site-packages/*/mine.py")
+    assert seen(str(env)) == WHOLE
+    (kept,) = (tmp_path / "env").glob("abc.replaced-*/lib/python3*/site-packages/*/mine.py")
     assert kept.read_text() == "MINE = 1\n"

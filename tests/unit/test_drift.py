@@ -27,6 +27,7 @@ from ddops.deploy.drift import (
     mends,
     pending_row,
 )
+from ddops.deploy.environment import Environment
 from ddops.deploy.host import Links
 from ddops.deploy.release import Release
 from ddops.engines import LaunchSpec
@@ -202,8 +203,10 @@ def test_the_script_sees_a_hand_in_the_engine_s_code(tmp_path: Path) -> None:
 
 def test_what_mends_it_is_named() -> None:
     """A deploy builds no environment, and provision starts no engine."""
-    whole, gone = environment_row(()), environment_row(("lib is missing", "x is missing"))
-    blind = environment_row(("UNKNOWN: /e cannot be looked at: no sh",))
+    whole, gone = (
+        environment_row(Environment(w)) for w in ((), ("lib is missing", "x is missing"))
+    )
+    blind = environment_row(Environment(unknown=("/e cannot be looked at: no sh",)))
     assert [r.verdict for r in (whole, gone, blind)] == [Same.YES, Same.NO, Same.UNKNOWN]
     assert gone.observed == "lib is missing; x is missing"
     other = pending_row(B, A)

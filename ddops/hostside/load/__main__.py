@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -44,7 +45,8 @@ def allow_connections():
     """As many open files as this process may have: a session's own limit is often 1024, and each
     request under way has a connection."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(ValueError, OSError):  # what it has is enough for most loads
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def perform(plan):
@@ -124,12 +126,14 @@ def load(plan, key, stamped):
     for row in conditions:
         row["at"] -= loop.t0
     loop.look_every_s = plan["around"]["sample_s"] or None
-    loop.unlooked_s = unlooked([row["at"] for row in conditions], loop.end - loop.t0)
+    loop.unlooked_s = unlooked(conditions, loop.end - loop.t0)
     return loop, conditions
 
 
-def unlooked(looks, end):
-    """The longest time of a run in which nobody looked around, in seconds; times in ns."""
+def unlooked(conditions, end):
+    """The longest time of a run without a look, in seconds; times in ns. One that the GPUs' tool
+    did not answer is none."""
+    looks = [r["at"] for r in conditions if not any("error" in g for g in r.get("gpus") or ())]
     marks = [0, *(at for at in looks if 0 < at < end), end]
     return max(marks[i + 1] - marks[i] for i in range(len(marks) - 1)) / 1e9
 

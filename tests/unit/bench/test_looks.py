@@ -45,7 +45,12 @@ def test_a_long_run_on_many_gpus_is_looked_at_to_its_end() -> None:
 
 def test_the_longest_time_without_a_look_counts_from_the_first_moment_to_the_last() -> None:
     second = 1_000_000_000
-    assert unlooked([second * n for n in range(60)], 60 * second) == 1.0
-    assert unlooked([second * n for n in range(24)], 60 * second) == 37.0
-    assert unlooked([], 60 * second) == 60.0
-    assert unlooked([-second, 61 * second], 60 * second) == 60.0, "before and behind is no look"
+
+    def looked(*seconds: int, **more: object) -> float:
+        return float(unlooked([{"at": second * n, **more} for n in seconds], 60 * second))
+
+    assert looked(*range(60)) == looked(*range(60), gpus=[{"clocks.sm": 1.0}]) == 1.0
+    assert looked(*range(24)) == 37.0
+    assert looked() == 60.0
+    assert looked(-1, 61) == 60.0, "before and behind is no look"
+    assert looked(*range(60), gpus=[{"error": "timed out"}]) == 60.0, "nobody saw a GPU"
