@@ -156,8 +156,9 @@ class EnvStep:
             return Proposal(Change.CREATE, (f"build {build}",))
         absent = f"{posixpath.relpath(self.laid, self._dir)} is missing" if self.laid else ""
         wrong = [str(w) for w in seen["wrong"] if w != absent]
-        if not wrong and seen["unknown"]:
-            return Proposal(Change.UNKNOWN, (f"{self._dir} cannot be looked at", *seen["unknown"]))
+        unknown = [str(w) for w in seen["unknown"]]
+        if not wrong and unknown:
+            return Proposal(Change.UNKNOWN, (f"{self._dir} cannot be looked at", *unknown))
         if not wrong and seen["digest"] != self.recipe.digest:
             wrong = [f"it was built of {str(seen['digest'])[:12]}"]
         if not wrong:

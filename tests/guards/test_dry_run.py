@@ -113,7 +113,7 @@ def _state(host: FakeTransport, query: dict[str, list[Any]]) -> dict[str, object
 
     def env(path: str) -> object:
         node = host.files.get(f"{path}/env.json")
-        return None if node is None else {**json.loads(node.data), "wrong": []}
+        return None if node is None else {**json.loads(node.data), "wrong": [], "unknown": []}
 
     def text(path: str) -> str | None:
         node = host.files.get(path)
