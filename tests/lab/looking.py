@@ -84,11 +84,21 @@ def seen_in_proc(secret: str) -> list[str]:
     return out
 
 
+def below(root: Path) -> list[Path]:
+    """All that lies below a folder whose processes live: what goes meanwhile is no error."""
+    return sorted(
+        Path(folder, name) for folder, dirs, files in os.walk(root) for name in (*dirs, *files)
+    )
+
+
 def files_below(root: Path) -> dict[str, str]:
     """Every file below a folder with type, mode, size and time of change; links by target."""
     out = {}
-    for path in sorted(root.rglob("*")):
-        seen = path.lstat()
+    for path in below(root):
+        try:
+            seen = path.lstat()
+        except FileNotFoundError:
+            continue
         text = f"{seen.st_mode:o} {seen.st_size} {seen.st_mtime_ns}"
         if path.is_symlink():
             text = f"-> {path.readlink()}"

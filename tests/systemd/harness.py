@@ -20,7 +20,7 @@ from ddops.lab.boot import ask
 from ddops.lab.cgroups import cgroup_roots, group_name
 from ddops.layout import HostLayout, ServiceLayout
 from tests.lab.harness import SERVICE, HostView, Project
-from tests.lab.looking import until
+from tests.lab.looking import below, until
 
 ENGINE_DIR = "/opt/ddops"
 UNIT = f"ddops-{SERVICE}.service"
@@ -148,7 +148,7 @@ class BootedHost(HostView):
         """All processes of the host, by the machine's numbers."""
         top = cgroup_roots()[0] / group_name(self.project.lab.dir) / self.name
         # Asked from outside, a group of the host shows the machine's numbers.
-        found = [text_of(p).split() for p in top.rglob("cgroup.procs")]
+        found = [text_of(p).split() for p in below(top) if p.name == "cgroup.procs"]
         return [int(pid) for pids in found for pid in pids if pid != "0"]
 
     def pids(self) -> list[int]:
@@ -238,7 +238,7 @@ def machine(project: BootedProject) -> Machine:
     ip = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True)
     groups = (str(p) for root in cgroup_roots() for p in root.glob(group_name(project.lab.dir)))
     places = ("/run/systemd/nspawn", "/run/netns", "/run/ddops", "/var/lib/machines")
-    files = [str(p) for place in places if Path(place).is_dir() for p in Path(place).rglob("*")]
+    files = [str(p) for place in places for p in below(Path(place))]
     files += [str(p) for p in Path("/tmp").glob("nspawn-*")]
     return Machine(
         frozenset(line.split(" ", 3)[3] for line in
