@@ -360,6 +360,17 @@ def test_who_was_deployed_is_put_back_and_who_is_unknown_is_taken_out() -> None:
     assert settle(other, {"a": "v-1"}, TOOLS).added == (), "b may be out because somebody wants it"
 
 
+def test_one_late_answer_of_a_busy_replica_is_not_taken_for_its_end() -> None:
+    router = standing()
+    looks = [hanging("a", a=True, b=True), seen(a=True, b=True)]
+    router.look = lambda: looks.pop(0) if len(looks) > 1 else looks[0]
+    done = settle(router, {"a": "v-1", "b": "v-2"}, TOOLS)
+    assert (done.added, done.removed, router.log) == ((), (), [])
+    late = standing(state=hanging("b", a=True, b=True))
+    assert settle(late, {"b": "v-2"}, TOOLS).added == (), "it was there all the time"
+    assert late.log == ["add http://b:1", "ask v-2"], "and has answered through the router"
+
+
 @pytest.mark.parametrize(
     ("more", "versions", "error", "words"),
     [

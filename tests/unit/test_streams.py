@@ -107,10 +107,11 @@ def test_streams_of_a_shell(tmp_path: Path, redirected: str, code: int, words: s
 
 def test_a_closed_stream_lends_its_number_to_nobody(tmp_path: Path) -> None:
     """What is opened next would be written over by every child that talks."""
-    done = shell(
-        f"{sys.executable} -c 'from ddops.cli.streams import open_all; open_all();"
-        ' import os; print(os.open("new", os.O_CREAT), file=open("number", "w"))\' <&- >&- 2>&-',
-        tmp_path,
+    script = (
+        "from ddops.cli.streams import open_all; open_all(); import os;"
+        "kept = all(map(os.get_inheritable, range(3)));"
+        'print(os.open("new", os.O_CREAT) if kept else -1, file=open("number", "w"))'
     )
+    done = shell(f"{sys.executable} -c '{script}' <&- >&- 2>&-", tmp_path)
     assert done.returncode == 0, done
     assert int((tmp_path / "number").read_text()) > 2
